@@ -1,0 +1,51 @@
+"""Steps that read, answered from one moment of a view, in LangGraph's own result types."""
+
+from __future__ import annotations
+
+from langgraph.store.base import Item, Result, SearchItem
+
+from eventstore.embedding import Vectors
+from eventstore.expiry import Expiry
+from eventstore.history import moment
+from eventstore.keys import decode_item
+from eventstore.operations import Get, Namespaces, Search, Step
+from eventstore.search import Hit, list_namespaces, search
+from eventstore.values import decode_value
+from eventstore.views import ReadView, Row
+
+
+def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Expiry) -> Result:
+    """The result of a step; ``None`` for one that writes. Memories read are refreshed as asked."""
+    if isinstance(step, Get):
+        return item(view.get(step.key), step.refresh, expiry)
+    if isinstance(step, Search):
+        query = vectors.query(step.query) if vectors is not None and step.query else None
+        hits = search(view, step, query, expiry.shows if expiry.omits else None)
+        return [_search_item(hit, step.refresh, expiry) for hit in hits]
+    if isinstance(step, Namespaces):
+        return list_namespaces(view, step, expiry.hidden(view))
+    return None
+
+
+def item(row: Row | None, refresh: bool, expiry: Expiry) -> Item | None:
+    """A memory as ``get`` returns it, unless it has expired and is not to be seen."""
+    if row is None or not expiry.shows(row):
+        return None
+    if refresh:
+        expiry.read(row)
+    namespace, key = decode_item(row.key)
+    return Item(
+        value=decode_value(row.data),
+        key=key,
+        namespace=namespace,
+        created_at=moment(row.created_us),
+        updated_at=moment(row.updated_us),
+    )
+
+
+def _search_item(hit: Hit, refresh: bool, expiry: Expiry) -> SearchItem:
+    row = hit.row
+    if refresh:
+        expiry.read(row)
+    namespace, key = decode_item(row.key)
+    return SearchItem(namespace, key, hit.value, moment(row.created_us), moment(row.updated_us), hit.score)

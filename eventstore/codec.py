@@ -1,0 +1,156 @@
+"""Events to log records and back. Deterministic, readable with any log tool, no pickle.
+
+A put's record value is the caller's JSON, untouched; a delete's is null, so a delete is a
+tombstone wherever the log is compacted. All else travels in headers, as text, except vectors,
+which are little-endian float32. A touch has a key of its own (the memory's, behind a zero
+byte): in a compacted copy it must not push out the put it belongs to.
+
+The header ``encoding`` is absent while payloads are plain. It is reserved for payloads sealed
+under a key; a reader that meets one it does not know stops instead of guessing.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from eventstore.errors import UndecodableEvent
+from eventstore.events import Embedded, Event, Kind, Provenance
+from eventstore.keys import decode_item
+from eventstore.log.base import Record, StoredRecord
+from eventstore.upcasters import CURRENT, Headers, upcast
+
+TOUCH_PREFIX = b"\x00"
+"""First byte of a touch's record key; encoded namespaces never begin with it."""
+
+_TYPES = {kind: f"{kind}/{version}".encode() for kind, version in CURRENT.items()}
+_PROVENANCE = Provenance._fields
+_NOBODY = Provenance()
+_VECTORS = ("model", "vector-paths", "vectors")
+
+
+def encode(event: Event) -> Record:
+    """The record of an event; equal events give equal bytes."""
+    headers: list[tuple[str, bytes]] = [("type", _TYPES[event.kind]), ("id", event.id.hex().encode())]
+    if event.provenance != _NOBODY:
+        headers += [
+            (name, text.encode())
+            for name, text in zip(_PROVENANCE, event.provenance, strict=True)
+            if text is not None
+        ]
+    if event.ttl is not None:
+        headers.append(("ttl", repr(event.ttl).encode()))
+    if event.indexing is not None:
+        headers.append(("index", orjson.dumps(event.indexing)))
+    if event.expected_version is not None:
+        headers.append(("expected-version", b"%d" % event.expected_version))
+    if event.omits_expired:
+        headers.append(("omits-expired", b"1"))
+    if event.seen_version:
+        headers.append(("seen-version", b"%d" % event.seen_version))
+    if event.expires_us:
+        headers.append(("expires-us", b"%d" % event.expires_us))
+    if event.embedded is not None:
+        made = event.embedded
+        headers.append(("model", made.model.encode()))
+        headers.append(("vector-paths", orjson.dumps(made.paths)))
+        headers.append(("vectors", made.data))
+    if event.kind is Kind.TOUCH:
+        return Record(TOUCH_PREFIX + event.key, b"{}", tuple(headers))
+    return Record(event.key, event.value, tuple(headers))
+
+
+def decode(record: StoredRecord) -> Event:
+    """The event of a stored record.
+
+    Raises ``UndecodableEvent``, naming partition and offset, for anything it cannot fully
+    understand: a foreign record, a newer schema, an unknown encoding, a malformed header.
+    """
+    try:
+        return _decode(record)
+    except UndecodableEvent as error:
+        raise UndecodableEvent(f"partition {record.partition}, offset {record.offset}: {error}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UndecodableEvent(
+            f"partition {record.partition}, offset {record.offset}: "
+            f"malformed event ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _decode(record: StoredRecord) -> Event:
+    headers = dict(record.headers)
+    kind, value = _kind(headers, record.value)
+    if "encoding" in headers:
+        raise UndecodableEvent(f"the payload encoding {headers['encoding']!r} is unknown to this release")
+    key = record.key
+    if kind is Kind.TOUCH:
+        if not key.startswith(TOUCH_PREFIX):
+            raise UndecodableEvent("a touch whose key does not begin with a zero byte")
+        key, value = key[1:], None
+    elif (value is None) is (kind is Kind.PUT):
+        raise UndecodableEvent(f"a {kind} event {'without' if value is None else 'with'} a value")
+    decode_item(key)
+    if len(headers) == 2:
+        return Event(kind, key, bytes.fromhex(headers["id"].decode()), value)
+    get = headers.get
+    index = get("index")
+    paths = orjson.loads(index) if index is not None else None
+    ttl = get("ttl")
+    expected = get("expected-version")
+    return Event(
+        kind,
+        key,
+        bytes.fromhex(headers["id"].decode()),
+        value,
+        Provenance(*(None if (text := get(name)) is None else text.decode() for name in _PROVENANCE)),
+        None if ttl is None else float(ttl),
+        tuple(paths) if isinstance(paths, list) else paths,
+        _embedded(headers) if "vectors" in headers else None,
+        None if expected is None else int(expected),
+        "omits-expired" in headers,
+        int(get("seen-version", b"0")),
+        int(get("expires-us", b"0")),
+    )
+
+
+def _kind(headers: Headers, value: bytes | None) -> tuple[Kind, bytes | None]:
+    named = headers.get("type")
+    if named is None:
+        raise UndecodableEvent("a record without a type header; it was not written by this project")
+    name, _, version = named.partition(b"/")
+    try:
+        kind, number = Kind(name.decode()), int(version)
+    except ValueError:
+        raise UndecodableEvent(
+            f"unknown event type {named!r}; upgrade this reader, or see who wrote it"
+        ) from None
+    if number == CURRENT[kind]:
+        return kind, value
+    upcasted, value = upcast(kind, number, dict(headers), value)
+    headers.clear()
+    headers.update(upcasted)
+    return kind, value
+
+
+def _embedded(headers: Headers) -> Embedded:
+    paths = tuple(orjson.loads(headers["vector-paths"]))
+    model, data = headers["model"].decode(), headers["vectors"]
+    dims = int(model.rpartition("/")[2])
+    if len(data) != 4 * dims * len(paths):
+        raise UndecodableEvent(
+            f"{len(data)} bytes of vectors where {len(paths)} of {dims} dimensions were announced"
+        )
+    return Embedded(model, dims, paths, data)
+
+
+def pack(record: StoredRecord) -> bytes:
+    """A record's headers, vectors aside, and value, for keeping beside its position."""
+    head = orjson.dumps(
+        [(name, data.decode("latin-1")) for name, data in record.headers if name not in _VECTORS]
+    )
+    return len(head).to_bytes(4, "big") + head + (record.value or b"")
+
+
+def unpack(data: bytes) -> tuple[Headers, bytes]:
+    """Headers and value (empty for none) of :func:`pack`'s bytes."""
+    end = 4 + int.from_bytes(data[:4], "big")
+    return {name: text.encode("latin-1") for name, text in orjson.loads(data[4:end])}, data[end:]

@@ -1,0 +1,168 @@
+"""Group commit: many callers, one append.
+
+A batch waits in a queue until whoever commits next takes the whole queue in one append, so a
+flush of the disk is shared by all that arrived during the one before. No timer is involved.
+
+A lone synchronous caller commits in its own thread, since a hop to another costs as much as
+the flush itself. When others queued meanwhile, a committer thread takes over; the caller goes.
+Coroutines always leave the work to that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from eventstore.errors import OutcomeUnknown, StoreClosed
+from eventstore.log.base import Batch
+from eventstore.views import Written
+
+Write = Callable[[Sequence[Batch]], list[Written | Exception]]
+"""Appends batches and makes them visible; gives each batch's result, or raises for all."""
+
+
+class _Ticket:
+    """One waiting batch: of a thread, which sleeps on a lock, or of a task, which awaits a future."""
+
+    __slots__ = ("_done", "batch", "error", "future", "result")
+
+    def __init__(self, batch: Batch, future: asyncio.Future[Written] | None = None) -> None:
+        self.batch = batch
+        self.result: Written | None = None
+        self.error: BaseException | None = None
+        self.future = future
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def release(self) -> None:
+        self._done.release()
+
+    def wait(self) -> Written:
+        self._done.acquire()
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+
+class Committer:
+    """Takes batches from any thread or event loop and writes them in arrival order."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._queue: deque[_Ticket] = deque()
+        self._committing = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def write(self, batch: Batch) -> Written:
+        """Write a batch; returns when it is durable and visible. Raises what the write raised."""
+        ticket = _Ticket(batch)
+        self._enqueue(ticket)
+        # Whoever holds the lock looks at the queue after letting go of it, so a ticket that
+        # fails to get the lock is never forgotten.
+        if self._committing.acquire(blocking=False):
+            try:
+                self._commit_queue()
+            finally:
+                self._committing.release()
+            if self._queue:
+                self._call_thread()
+        return ticket.wait()
+
+    async def awrite(self, batch: Batch) -> Written:
+        """:meth:`write` for a coroutine. Cancelling the wait does not undo the write."""
+        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Ticket(batch, future))
+        self._call_thread()
+        return await future
+
+    def close(self) -> None:
+        """Write what is queued, refuse what comes later, and end the thread. Idempotent."""
+        with self._starting:
+            self._closed = True
+        if self._thread is not None:
+            self._wake.release()
+            self._thread.join()
+        with self._committing:
+            self._commit_queue()
+
+    def _enqueue(self, ticket: _Ticket) -> None:
+        with self._starting:
+            if self._closed:
+                raise StoreClosed("the store is closed; open it again to write")
+            self._queue.append(ticket)
+
+    def _call_thread(self) -> None:
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(
+                        target=self._run, name="eventstore-committer", daemon=True
+                    )
+                    self._thread.start()
+        self._wake.release()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.acquire()
+            while self._queue:
+                with self._committing:
+                    self._commit_queue()
+
+    def _commit_queue(self) -> None:
+        """Everything queued now, in one append. The caller holds the committing lock."""
+        group: list[_Ticket] = []
+        while self._queue:
+            group.append(self._queue.popleft())
+        if not group:
+            return
+        try:
+            results = self._write([ticket.batch for ticket in group])
+            for ticket, result in zip(group, results, strict=True):
+                if isinstance(result, Exception):
+                    ticket.error = result
+                else:
+                    ticket.result = result
+        except Exception as error:
+            for ticket in group:
+                ticket.error = error
+        except BaseException:
+            # Ctrl-C fell into one caller's commit; the others' writes must not look undone.
+            for ticket in group:
+                ticket.error = OutcomeUnknown(
+                    "the thread that was writing this batch was interrupted; read before writing again"
+                )
+            raise
+        finally:
+            _settle(group)
+
+
+def _settle(group: Sequence[_Ticket]) -> None:
+    """Wake every waiter; tasks of one event loop with one call into it."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+    for ticket in group:
+        if ticket.future is None:
+            ticket.release()
+        else:
+            loops.setdefault(ticket.future.get_loop(), []).append(ticket)
+    for loop, tickets in loops.items():
+        # A loop that was closed while the batch was written has nobody waiting any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set_futures, tickets)
+
+
+def _set_futures(tickets: Sequence[_Ticket]) -> None:
+    for ticket in tickets:
+        future = ticket.future
+        if future is None or future.done():
+            continue
+        if ticket.error is not None:
+            future.set_exception(ticket.error)
+        elif ticket.result is not None:
+            future.set_result(ticket.result)

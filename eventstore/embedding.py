@@ -1,0 +1,245 @@
+"""Which text of a memory is embedded, by what, and whether the vectors can be trusted.
+
+Texts are embedded before the append, once each, and the vectors travel in the event: a replay
+never calls a model. The work is planned without I/O (:meth:`Embedder.texts`), so the sync and
+async paths differ only in how they wait for the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast, get_args
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
+from langgraph.store.base.embed import EmbeddingsLambda
+
+from eventstore.errors import EmbeddingFailed, InvalidConfig, InvalidEmbedding, InvalidType
+from eventstore.events import Embedded
+from eventstore.views import Metric, Vector
+
+log = logging.getLogger("eventstore.embedding")
+
+DISTANCES: Final = get_args(Metric)
+WHOLE: Final = "$"
+_KNOWN = {"dims", "embed", "fields", "text_fields", "distance_type", "ann_index_config", "model", "exact"}
+_ANN_KINDS = ("flat", "hnsw", "ivfflat")
+_ANN_NUMBERS = ("m", "ef_construction", "lists", "nlist")
+
+
+@functools.lru_cache(maxsize=1024)
+def _tokens(path: str) -> list[str] | str:
+    """A path as LangGraph reads it; ``$`` and the empty path mean the whole value."""
+    return WHOLE if path in (WHOLE, "") else tokenize_path(path)
+
+
+def check_paths(paths: object, where: str) -> tuple[str, ...]:
+    """Paths as a tuple. Raises ``InvalidType`` for anything but a list of strings."""
+    if isinstance(paths, str) or not isinstance(paths, (list, tuple)):
+        raise InvalidType(f"{where} takes a list of paths, such as ['text'], not {type(paths).__name__}")
+    for at, path in enumerate(paths):
+        if not isinstance(path, str):
+            raise InvalidType(f"{where}[{at}] is a {type(path).__name__}; a path is a string")
+    return tuple(paths)
+
+
+def fingerprint(config: Mapping[str, Any], embed: object) -> str:
+    """Names the model: ``index['model']``, else the provider string, else the embedder's own name for it.
+
+    An embedder that has no name of its own gives ``python:<class or function>``. Only real
+    names are held against each other (:func:`differs`).
+    """
+    given = config.get("model") or (config["embed"] if isinstance(config.get("embed"), str) else None)
+    if given is None and isinstance(embed, Embeddings):
+        for attribute in ("model", "model_name", "model_id"):
+            named = getattr(embed, attribute, None)
+            if isinstance(named, str) and named:
+                given = named
+                break
+    if given is None:
+        what = config.get("embed")
+        owner = type(what) if isinstance(what, Embeddings) else what
+        name = getattr(owner, "__qualname__", type(what).__name__)
+        given = f"python:{getattr(owner, '__module__', '?')}.{name}"
+    return f"{given}/{config['dims']}"
+
+
+def differs(recorded: str, configured: str) -> bool:
+    """Whether two fingerprints certainly name different models.
+
+    Two unnamed embedders may be one model behind another wrapper, so they are not refused.
+    """
+    if recorded.startswith("python:") and configured.startswith("python:"):
+        return recorded.rpartition("/")[2] != configured.rpartition("/")[2]
+    return recorded != configured
+
+
+class Embedder:
+    """The ``index`` settings of a store, checked once, and the embedding model behind them."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Raises ``InvalidConfig`` or ``InvalidType`` naming the setting that is wrong."""
+        if not isinstance(config, Mapping):
+            raise InvalidType(f"index takes a mapping with 'dims' and 'embed', not {type(config).__name__}")
+        unknown = sorted(str(key) for key in config if key not in _KNOWN)
+        if unknown:
+            log.warning("index settings %s are unknown and have no effect", unknown)
+        dims = config.get("dims")
+        if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
+            raise InvalidConfig(
+                f"index['dims'] must be the model's vector size, a positive int; got {dims!r}"
+            )
+        self.dims: int = dims
+        distance = config.get("distance_type") or "cosine"
+        if distance not in DISTANCES:
+            raise InvalidConfig(f"index['distance_type'] must be one of {DISTANCES}; got {distance!r}")
+        self.distance: Metric = cast(Metric, distance)
+        self.exact = bool(config.get("exact")) or _exact(config.get("ann_index_config"))
+        fields = config.get("fields")
+        if isinstance(fields, str):
+            fields = [fields]
+        self.fields = check_paths(fields, "index['fields']") if fields else (WHOLE,)
+        if config.get("embed") is None:
+            raise InvalidConfig(
+                "index['embed'] is missing; give a LangChain Embeddings, a function, or 'provider:model'"
+            )
+        model = config.get("model")
+        if model is not None and not (isinstance(model, str) and model):
+            raise InvalidConfig(
+                f"index['model'] names the embedding model, a string; got {type(model).__name__}"
+            )
+        try:
+            self._model = ensure_embeddings(config["embed"])
+        except (ValueError, TypeError, ImportError) as error:
+            raise InvalidConfig(f"index['embed'] cannot be used: {error}") from error
+        self._async_only = isinstance(self._model, EmbeddingsLambda) and not hasattr(self._model, "func")
+        self.fingerprint = fingerprint(config, self._model)
+
+    def texts(self, value: Mapping[str, Any], index: tuple[str, ...] | bool | None) -> list[tuple[str, str]]:
+        """Path and text of everything to embed in a value; ``index`` is the put's own choice."""
+        if index is False:
+            return []
+        paths = self.fields if index is None or index is True else index
+        return [(path, text) for path in paths for text in get_text_at_path(value, _tokens(path))]
+
+    def embed(self, texts: Sequence[str], queries: Sequence[str]) -> Vectors:
+        """Vectors of documents and queries; each distinct text is embedded once.
+
+        Raises ``EmbeddingFailed`` when the model raises, ``InvalidEmbedding`` when what it
+        returned cannot be used.
+        """
+        if self._async_only and (texts or queries):
+            raise InvalidConfig(
+                "index['embed'] is an async function; use aput and asearch, or give one with sync methods"
+            )
+        wanted, asked = _distinct(texts), _distinct(queries)
+        try:
+            made = self._model.embed_documents(wanted) if wanted else []
+        except Exception as error:
+            raise EmbeddingFailed.wrap(error, f"embedding {len(wanted)} texts failed") from error
+        try:
+            answers = [self._model.embed_query(query) for query in asked]
+        except Exception as error:
+            raise EmbeddingFailed.wrap(error, "embedding the query failed") from error
+        return self._vectors(wanted, made, asked, answers)
+
+    async def aembed(self, texts: Sequence[str], queries: Sequence[str]) -> Vectors:
+        """:meth:`embed` for the event loop; a model without async methods runs in a thread."""
+        wanted, asked = _distinct(texts), _distinct(queries)
+        try:
+            made = await self._model.aembed_documents(wanted) if wanted else []
+        except Exception as error:
+            raise EmbeddingFailed.wrap(error, f"embedding {len(wanted)} texts failed") from error
+        try:
+            answers = [await self._model.aembed_query(query) for query in asked]
+        except Exception as error:
+            raise EmbeddingFailed.wrap(error, "embedding the query failed") from error
+        return self._vectors(wanted, made, asked, answers)
+
+    def _vectors(
+        self, wanted: Sequence[str], made: Iterable[Any], asked: Sequence[str], answers: Iterable[Any]
+    ) -> Vectors:
+        return Vectors(
+            self.fingerprint,
+            self.dims,
+            dict(zip(wanted, self._check(made, len(wanted)), strict=True)),
+            dict(zip(asked, self._check(answers, len(asked)), strict=True)),
+        )
+
+    def _check(self, made: Iterable[Any], count: int) -> Sequence[Vector]:
+        try:
+            rows = list(made)
+        except TypeError:
+            raise InvalidEmbedding(
+                f"the embedder returned a {type(made).__name__}, not a list of vectors"
+            ) from None
+        if len(rows) != count:
+            raise InvalidEmbedding(f"the embedder returned {len(rows)} vectors for {count} texts")
+        out = []
+        for row in rows:
+            try:
+                vector = np.asarray(row, dtype=np.float32)
+            except (TypeError, ValueError, OverflowError):
+                raise InvalidEmbedding(
+                    "the embedder returned a vector that is not a sequence of numbers"
+                ) from None
+            if vector.shape != (self.dims,):
+                raise InvalidEmbedding(
+                    f"the embedder returned a vector of shape {vector.shape}; index['dims'] is {self.dims}"
+                )
+            # One sum sees every NaN and infinity; overflow of finite numbers is checked again.
+            if not math.isfinite(float(vector.sum())) and not bool(np.isfinite(vector).all()):
+                raise InvalidEmbedding("the embedder returned a vector with NaN or infinity in it")
+            out.append(vector)
+        return out
+
+
+class Vectors:
+    """What the model returned for one batch: documents and queries by their text."""
+
+    def __init__(
+        self, model: str, dims: int, documents: Mapping[str, Vector], queries: Mapping[str, Vector]
+    ) -> None:
+        self._model = model
+        self._dims = dims
+        self._documents = documents
+        self._queries = queries
+
+    def query(self, text: str) -> Vector:
+        """The vector of a query."""
+        return self._queries[text]
+
+    def embedded(self, texts: Sequence[tuple[str, str]]) -> Embedded | None:
+        """The vectors of one memory, for its event."""
+        if not texts:
+            return None
+        data = b"".join(self._documents[text].astype("<f4", copy=False).tobytes() for _, text in texts)
+        return Embedded(self._model, self._dims, tuple(path for path, _ in texts), data)
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _exact(config: object) -> bool:
+    """Whether PostgresStore's ``ann_index_config`` asks for a flat index. Its tuning has no use here."""
+    if config is None:
+        return False
+    if not isinstance(config, Mapping):
+        raise InvalidType(f"index['ann_index_config'] takes a mapping, not {type(config).__name__}")
+    kind = config.get("kind", "hnsw")
+    if kind not in _ANN_KINDS:
+        raise InvalidConfig(f"index['ann_index_config']['kind'] must be one of {_ANN_KINDS}; got {kind!r}")
+    if config.get("vector_type", "vector") not in ("vector", "halfvec"):
+        raise InvalidConfig("index['ann_index_config']['vector_type'] must be 'vector' or 'halfvec'")
+    for name in set(config) - {"kind", "vector_type"}:
+        number = config[name]
+        if name not in _ANN_NUMBERS:
+            raise InvalidConfig(f"index['ann_index_config'] has no parameter {name!r}; known: {_ANN_NUMBERS}")
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise InvalidConfig(f"index['ann_index_config'][{name!r}] must be a positive int; got {number!r}")
+    return bool(kind == "flat")

@@ -1,0 +1,81 @@
+"""The facts that can happen to a memory.
+
+An event says what was asked for, by whom, and everything a reader needs to fold it later
+without asking anyone: the value's JSON, the vectors, the time to live, the condition. Where
+and when it was appended is the log's knowledge and stands in its ``StoredRecord``.
+
+Events are plain tuples because one is made for every put; what users see of them are the
+pydantic models of :mod:`eventstore.history`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What an event does to its memory."""
+
+    PUT = "put"
+    DELETE = "delete"
+    EXPIRE = "expire"
+    TOUCH = "touch"
+
+
+class Provenance(NamedTuple):
+    """Who wrote an event, and in the course of what."""
+
+    actor: str | None = None
+    thread: str | None = None
+    run: str | None = None
+    node: str | None = None
+    checkpoint: str | None = None
+
+
+class Embedded(NamedTuple):
+    """The vectors of one memory, as they were when it was written."""
+
+    model: str
+    """Fingerprint of the embedding model, vector size included."""
+    dims: int
+    paths: tuple[str, ...]
+    """The path each vector's text came from; one entry per vector."""
+    data: bytes
+    """The vectors one after another, little-endian float32."""
+
+
+class Event(NamedTuple):
+    """One immutable fact about one memory."""
+
+    kind: Kind
+    key: bytes
+    """Encoded namespace and key (:mod:`eventstore.keys`)."""
+    id: bytes
+    """UUIDv7, 16 bytes."""
+    value: bytes | None = None
+    """Compact JSON of a put; ``None`` for every other kind."""
+    provenance: Provenance = Provenance()
+    ttl: float | None = None
+    """Minutes to live from the event's time."""
+    indexing: tuple[str, ...] | bool | None = None
+    """What the caller asked to embed: paths, ``False`` for nothing, ``None`` for the default."""
+    embedded: Embedded | None = None
+    expected_version: int | None = None
+    """Version the memory must have (0: absent), else the fold rejects the event."""
+    omits_expired: bool = False
+    """The writer saw expired memories as gone, so a put over one begins a new memory."""
+    seen_version: int = 0
+    """Touch and expire: the version they are about; another version makes them void."""
+    expires_us: int = 0
+    """Touch: the new expiry. Expire: the expiry that has passed. µs since the epoch."""
+
+
+def new_id() -> bytes:
+    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits, so ids sort by time."""
+    raw = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
+    raw[6] = raw[6] & 0x0F | 0x70
+    raw[8] = raw[8] & 0x3F | 0x80
+    return bytes(raw)

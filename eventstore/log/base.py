@@ -1,0 +1,98 @@
+"""What every log must do, whatever it is made of.
+
+A log is one topic of one or more partitions. It knows nothing of memories: records go in
+as key, value and headers, and come out with where and when they were appended. The codec
+gives them meaning; the projector reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """One event as the log carries it.
+
+    ``value`` of ``None`` is a tombstone in Kafka's own sense. ``headers`` keep their order.
+    """
+
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class StoredRecord(NamedTuple):
+    """A record read back from the log."""
+
+    partition: int
+    offset: int
+    appended_us: int
+    """When the log took it, µs since the epoch (UTC); never decreases within a partition."""
+    time_us: int
+    """When its writer stamped it, µs since the epoch (UTC); may step back with the clock."""
+    session: bytes
+    """16 bytes naming the writer's session; with ``sequence`` it finds duplicates."""
+    sequence: int
+    """Number of the record within its session and partition, from 1, in append order."""
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Batch(Protocol):
+    """Records prepared by :meth:`Log.prepare`; they are appended all together or not at all."""
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+OnDurable = Callable[[Sequence[Sequence[StoredRecord]]], None]
+"""Told of records that are durable and about to be announced."""
+
+
+class Log(Protocol):
+    """The ordered, append-only source of truth. Safe to use from several threads."""
+
+    @property
+    def location(self) -> str:
+        """Where the log is, for messages."""
+
+    @property
+    def log_id(self) -> str:
+        """Names this very log; a log that is deleted and made again has another one."""
+
+    @property
+    def end_is_local(self) -> bool:
+        """Whether :meth:`end` costs no more than reading memory."""
+
+    def prepare(self, records: Sequence[Record]) -> Batch:
+        """Do whatever can be done before the append, in the caller's own thread.
+
+        Raises ``LimitExceeded`` for records the log cannot take.
+        """
+
+    def append(
+        self, batches: Sequence[Batch], on_durable: OnDurable | None = None
+    ) -> list[list[StoredRecord]]:
+        """Append batches in order and return them, stamped, once they are durable.
+
+        ``on_durable`` is called with them before the high-water mark moves, where the log can:
+        who sees the new mark in this process then finds them applied. It must not raise.
+
+        Raises ``LogUnavailable`` when nothing was appended and ``OutcomeUnknown`` when that
+        cannot be told.
+        """
+
+    def end(self, partition: int = 0) -> int:
+        """The high-water mark: the offset that the next durable record will get."""
+
+    def read(self, start: int, partition: int = 0) -> Iterator[list[StoredRecord]]:
+        """Records from ``start`` to the present high-water mark, in lists that belong together.
+
+        A list is never part of an atomic batch, except where ``start`` cuts into one.
+        Raises ``LogDamaged`` at the first record whose checksum does not hold.
+        """
+
+    def close(self) -> None:
+        """Release files and connections. Idempotent."""

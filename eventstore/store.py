@@ -1,0 +1,387 @@
+"""``EventStore``: LangGraph's ``BaseStore`` over a log and its views.
+
+A batch is checked whole, embedded, read from one moment of the view, and then appended as one
+atomic batch; the call returns when the log has it and this process's view shows it. The sync
+and async methods are the same steps; they differ only in how they wait for the embedding model
+and for the append.
+
+This module reads views through protocols only. Opening is its one tie to ``projector``, whose
+runtime is looked up when a store is opened, so that a program that only appends events never
+loads RocksDB or FAISS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NoReturn, Self, cast
+
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
+    Item,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    TTLConfig,
+)
+
+from eventstore.answers import answer, item
+from eventstore.config import StoreConfig
+from eventstore.embedding import Embedder, Vectors
+from eventstore.errors import InvalidNamespace, InvalidType, StoreClosed, StoreForked, VersionConflict
+from eventstore.events import Provenance
+from eventstore.expiry import Expiry
+from eventstore.history import Version, versions
+from eventstore.keys import decode_item, encode_item
+from eventstore.log.base import Batch
+from eventstore.namespaces import check_key, check_namespace
+from eventstore.operations import Conditional, Get, Namespaces, Search, Step, check_get
+from eventstore.plan import Plan, plan, records
+from eventstore.provenance import current
+from eventstore.status import Status
+from eventstore.ttl import Touched, check_config
+from eventstore.views import Runtime, Written
+
+INLINE_ROWS: Final = 100
+"""Listings of up to this many memories are answered on the event loop: they take less time
+than the hop to a thread."""
+
+
+class EventStore(BaseStore):
+    """A durable, event-sourced long-term memory. One class, sync and async.
+
+    Safe to use from several threads and event loops at once. Make one with :meth:`open` or
+    :meth:`from_conn_string`, and close it, or use it in ``with`` or ``async with``.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        index: Mapping[str, Any] | None = None,
+        ttl: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        config: StoreConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        """A store on an open runtime, which it gives up when closed."""
+        if actor is not None and not isinstance(actor, str):
+            raise InvalidType(f"actor is a string or None, not {type(actor).__name__}")
+        self._config = StoreConfig.of(config)
+        self.ttl_config: TTLConfig | None = check_config(ttl)
+        self._embedder = None if index is None else Embedder(index)
+        self._runtime = runtime
+        self._actor = actor
+        self._closed = False
+        default = "latest" if runtime.log.end_is_local else "own_writes"
+        self._latest = (self._config.read_consistency or default) == "latest"
+        self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who)
+        self._position = 0
+        if self._embedder is not None:
+            made = self._embedder
+            runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
+
+    # ------------------------------------------------------------------ life cycle
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str | Path,
+        *,
+        views: str | Path | None = None,
+        index: Mapping[str, Any] | None = None,
+        ttl: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        config: StoreConfig | Mapping[str, Any] | None = None,
+    ) -> EventStore:
+        """Open the store a connection string names: a folder, a ``file:`` URL, or ``memory:``.
+
+        ``index`` and ``ttl`` are LangGraph's ``IndexConfig`` and ``TTLConfig``. ``views`` is where
+        this machine keeps its views, by default beside the log. ``actor`` names who writes, for
+        the history. Raises ``InvalidConfig``, ``IndexMismatch``, ``LogDamaged``, ``LogMismatch``.
+        """
+        settings = StoreConfig.of(config)
+        if index is not None:
+            Embedder(index)  # Wrong settings are refused before anything is made on disk.
+        check_config(ttl)
+        opener = importlib.import_module("projector.runtime")
+        runtime = cast(Runtime, opener.open_runtime(conn_string, views, settings))
+        try:
+            return cls(runtime, index=index, ttl=ttl, actor=actor, config=settings)
+        except BaseException:
+            runtime.release()
+            raise
+
+    open = from_conn_string
+
+    def setup(self) -> None:
+        """Nothing to do: opening sets up. Kept so that stores that need it can be replaced."""
+        self._check()
+
+    def close(self) -> None:
+        """Write pending refreshes, stop the sweeper, give up log and views. Idempotent."""
+        if self._closed:
+            return
+        self._expiry.stop()
+        try:
+            with contextlib.suppress(StoreForked):
+                self._expiry.flush()
+        finally:
+            self._closed = True
+            self._runtime.release()
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a store cannot be copied or pickled: it holds an open log; open it again by its path"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._runtime.log.location!r}{', closed' if self._closed else ''})"
+
+    # ------------------------------------------------------------------ reading and writing
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Carry out operations: reads see the state before the batch, writes are all or none."""
+        ops = list(ops)
+        if len(ops) == 1 and isinstance(ops[0], GetOp):
+            return [self._get(check_get(ops[0]))]
+        planned = self._plan(ops)
+        vectors = None
+        if self._embedder is not None and planned.needs_model:
+            vectors = self._embedder.embed(planned.documents, planned.queries)
+        results = self._read(planned, vectors)
+        if planned.puts:
+            batch, touched = self._prepare(planned, vectors)
+            self._written(self._runtime.write(batch), touched)
+        return results
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """:meth:`batch` for coroutines; the event loop is not blocked."""
+        ops = list(ops)
+        if len(ops) == 1 and isinstance(ops[0], GetOp):
+            return [self._get(check_get(ops[0]))]
+        planned = self._plan(ops)
+        vectors = None
+        if self._embedder is not None and planned.needs_model:
+            vectors = await self._embedder.aembed(planned.documents, planned.queries)
+        if all(_is_quick(step) for step in planned.steps):
+            results = self._read(planned, vectors)
+        else:
+            results = await asyncio.to_thread(self._read, planned, vectors)
+        if planned.puts:
+            batch, touched = self._prepare(planned, vectors)
+            self._written(await self._runtime.awrite(batch), touched)
+        return results
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        expected_version: int | None = None,
+    ) -> None:
+        """Write a memory; see ``BaseStore.put``.
+
+        With ``expected_version``, only if the memory is at that version (0: absent). Raises
+        ``VersionConflict`` otherwise, with the version that is there.
+        """
+        if expected_version is None:
+            super().put(namespace, key, value, index, ttl=ttl)
+            return
+        self.batch([self._conditional(namespace, key, value, index, ttl, expected_version)])
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        expected_version: int | None = None,
+    ) -> None:
+        """:meth:`put` for coroutines."""
+        if expected_version is None:
+            await super().aput(namespace, key, value, index, ttl=ttl)
+            return
+        await self.abatch([self._conditional(namespace, key, value, index, ttl, expected_version)])
+
+    # ------------------------------------------------------------------ the past, and positions
+
+    def history(
+        self, namespace: tuple[str, ...], key: str, *, limit: int | None = None, before: int | None = None
+    ) -> list[Version]:
+        """Versions of one memory, newest first, deleted ones too.
+
+        ``limit`` bounds the page; ``before`` continues below the offset of the last version seen.
+        """
+        self._check()
+        memory = encode_item(check_namespace(namespace, empty_ok=True), check_key(key))
+        found: list[Version] = []
+        self._refresh_view()
+        with self._runtime.view.read() as view:
+            for version in versions(view.history(memory, before)):
+                if limit is not None and len(found) >= limit:
+                    break
+                found.append(version)
+        return found
+
+    @property
+    def position(self) -> int:
+        """The log offset after this store's last write; pass it to :meth:`wait_for` elsewhere."""
+        return self._position
+
+    def status(self) -> Status:
+        """Where log and view stand; nothing is caught up first."""
+        self._check()
+        runtime = self._runtime
+        with runtime.view.read() as view:
+            memories = view.count(b"")
+        return Status(
+            log=runtime.log.location,
+            log_id=runtime.log.log_id,
+            end=runtime.log.end(),
+            applied=runtime.applied,
+            memories=memories,
+            stopped=None if runtime.stopped is None else str(runtime.stopped),
+        )
+
+    def wait_for(self, position: int, timeout: float | None = None) -> None:
+        """Return when reads here show everything before ``position``.
+
+        Raises ``ViewBehind`` after ``timeout`` seconds (default: config ``wait_timeout``).
+        """
+        self._check()
+        self._runtime.wait_for(position, self._config.wait_timeout if timeout is None else timeout)
+
+    # ------------------------------------------------------------------ expiry
+
+    def sweep_ttl(self) -> int:
+        """Delete the memories that have expired; returns how many.
+
+        A memory that is written or refreshed meanwhile, by any process, is left alone.
+        """
+        self._check()
+        return self._expiry.sweep()
+
+    async def asweep_ttl(self) -> int:
+        """:meth:`sweep_ttl` for coroutines."""
+        return await asyncio.to_thread(self.sweep_ttl)
+
+    def start_ttl_sweeper(
+        self, sweep_interval_minutes: float | None = None
+    ) -> concurrent.futures.Future[None]:
+        """Sweep in the background, first after one interval; see ``PostgresStore``.
+
+        The interval is the argument, else the ttl setting, else 5 minutes. Without ttl settings
+        nothing is started and the future is done. Cancelling the future stops the sweeper.
+        """
+        self._check()
+        return self._expiry.sweeper.start(sweep_interval_minutes)
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Stop the sweeper; whether it is gone within ``timeout`` seconds."""
+        return self._expiry.sweeper.stop(timeout)
+
+    # ------------------------------------------------------------------ steps of a batch
+
+    def _check(self) -> None:
+        self._runtime.check()
+        if self._closed:
+            raise StoreClosed("the store is closed; open it again to use it")
+
+    def _who(self) -> Provenance:
+        return current(self._actor)
+
+    def _refresh_view(self) -> None:
+        """Bring the view to what reads of this store are sure to see."""
+        if self._latest:
+            self._runtime.catch_up()
+
+    def _plan(self, ops: Sequence[Op]) -> Plan:
+        self._check()
+        return plan(ops, self._embedder, self._config.max_value_bytes)
+
+    def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[Batch, list[Touched]]:
+        touched, refreshes = self._expiry.waiting(planned.puts)
+        writes = records(planned, vectors, self._who(), self._expiry.omits)
+        return self._runtime.prepare(refreshes + writes), touched
+
+    def _written(self, written: Written, touched: list[Touched]) -> None:
+        self._expiry.written(touched)
+        self._position = max(self._position, written.records[-1].offset + 1)
+        for record in written.records:
+            outcome = written.outcomes.get(record.offset)
+            if outcome is not None and outcome.reason == "rejected":
+                namespace, key = decode_item(record.key)
+                raise VersionConflict(
+                    f"{namespace} {key!r} is at version {outcome.version}, not at the one expected; "
+                    "read it again and decide anew",
+                    current=outcome.version,
+                )
+
+    # ------------------------------------------------------------------ reading
+
+    def _get(self, step: Get) -> Item | None:
+        self._check()
+        self._refresh_view()
+        return item(self._runtime.view.get(step.key), step.refresh, self._expiry)
+
+    def _read(self, planned: Plan, vectors: Vectors | None) -> list[Result]:
+        if planned.writes_only:
+            return [None] * len(planned.steps)
+        self._refresh_view()
+        with self._runtime.view.read() as view:
+            return [answer(view, step, vectors, self._expiry) for step in planned.steps]
+
+    def _conditional(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None,
+        ttl: float | NotProvided | None,
+        expected_version: int,
+    ) -> Op:
+        # BaseStore.put, which has no room for a version, checks these two things.
+        if namespace and namespace[0] == "langgraph":
+            raise InvalidNamespace("namespaces that begin with 'langgraph' are LangGraph's own; use another")
+        if isinstance(ttl, NotProvided):
+            ttl = self.ttl_config.get("default_ttl") if self.ttl_config else None
+        return cast(Op, Conditional(PutOp(namespace, key, value, index, ttl), expected_version))
+
+
+def _is_quick(step: Step) -> bool:
+    """Whether a step is answered in less time than a hop to a thread takes."""
+    if isinstance(step, Search):
+        return step.filter is None and step.query is None and step.offset + step.limit <= INLINE_ROWS
+    return not isinstance(step, Namespaces)

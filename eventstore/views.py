@@ -1,0 +1,181 @@
+"""What the faces may ask of a materialized view, whatever it is made of.
+
+The store reads through these protocols and never sees RocksDB or FAISS. ``projector``
+implements them. A :class:`ReadView` is one moment: everything read through it belongs
+together, whatever is applied meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eventstore.errors import EventStoreError
+from eventstore.log.base import Batch, Log, Record, StoredRecord
+
+Vector = NDArray[np.float32]
+Metric = Literal["cosine", "l2", "inner_product"]
+"""How two vectors are compared; scores are as pgvector's."""
+
+
+class Row(NamedTuple):
+    """A live memory as the view keeps it. Times are µs since the epoch (UTC)."""
+
+    key: bytes
+    """Encoded namespace and key."""
+    version: int
+    """1 for the first event of this memory, counted on through deletes."""
+    created_us: int
+    updated_us: int
+    expires_us: int
+    """0: never."""
+    ttl_us: int
+    """What a refresh adds to its own time; 0: nothing to refresh."""
+    data: bytes
+    """The value's JSON, as its writer gave it."""
+
+
+class NamespaceCount(NamedTuple):
+    """How many live memories a namespace holds itself, and with everything below it."""
+
+    prefix: bytes
+    direct: int
+    subtree: int
+
+
+class HistoryRow(NamedTuple):
+    """One event of a memory's past, with what the fold made of it."""
+
+    outcome: str
+    """put, delete, expire, touch, or rejected."""
+    version: int
+    created_us: int
+    updated_us: int
+    expires_us: int
+    partition: int
+    offset: int
+    appended_us: int
+    headers: dict[str, bytes]
+    value: bytes | None
+
+
+class Ranking(NamedTuple):
+    """Memories by score, best first; equal scores in key order."""
+
+    hits: list[tuple[float, bytes]]
+    complete: bool
+    """Whether there is nothing to rank beyond these hits."""
+
+
+class Signature(NamedTuple):
+    """What the vectors on record were made by."""
+
+    model: str
+    dims: int
+
+
+class ReadView(Protocol):
+    """One consistent moment of the view."""
+
+    def get(self, key: bytes) -> Row | None:
+        """The live memory at an encoded key."""
+
+    def newest(self, prefix: bytes) -> Iterator[bytes]:
+        """Keys under an encoded prefix, most recently updated first; ties in key order."""
+
+    def scan(self, prefix: bytes) -> Iterator[Row]:
+        """Memories under an encoded prefix, in key order."""
+
+    def count(self, prefix: bytes) -> int:
+        """Live memories under an encoded prefix."""
+
+    def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
+        """Namespaces under a prefix in label order; those deeper than ``max_depth`` are skipped."""
+
+    def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
+        """Expiry and key of memories whose expiry is at or before a time."""
+
+    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
+        """At least ``k`` memories by similarity, exact unless the search is very wide."""
+
+    def rows_to_rank(self, prefix: bytes) -> int:
+        """How many vectors a ranking under this prefix looks at; an upper bound."""
+
+    def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
+        """Events of one memory, newest first, from below offset ``before``."""
+
+
+class View(Protocol):
+    """The materialized state of one log in this process."""
+
+    def get(self, key: bytes) -> Row | None:
+        """The live memory at an encoded key, now; cheaper than opening a moment."""
+
+    def read(self) -> AbstractContextManager[ReadView]:
+        """One consistent moment, to be left soon: it pins what it shows."""
+
+    def signature(self) -> Signature | None:
+        """What made the vectors on record; ``None`` while there are none."""
+
+
+class Outcome(NamedTuple):
+    """What the fold decided about a record of ours that was not simply applied."""
+
+    reason: str
+    """rejected (a condition did not hold), void (about a version no longer there), duplicate."""
+    version: int
+    """The version the memory has now; 0 when it is absent."""
+
+
+class Written(NamedTuple):
+    """A batch as it stands in the log."""
+
+    records: list[StoredRecord]
+    outcomes: dict[int, Outcome]
+    """By offset, for the records that did not take effect."""
+
+
+class Runtime(Protocol):
+    """Log, projector and view of one connection string, shared by the faces on it."""
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def applied(self) -> int:
+        """Next offset the view will take; everything below it is visible."""
+
+    @property
+    def stopped(self) -> EventStoreError | None:
+        """What stopped the projection, if it stopped."""
+
+    def check(self) -> None:
+        """Raise what makes the runtime unusable: closed, forked, or a stopped projection."""
+
+    def prepare(self, records: Sequence[Record]) -> Batch:
+        """Encode a batch in the caller's thread."""
+
+    def write(self, batch: Batch) -> Written:
+        """Append a batch and return when this process's view shows it."""
+
+    async def awrite(self, batch: Batch) -> Written:
+        """The same without blocking the event loop; a cancelled wait does not undo the write."""
+
+    def catch_up(self) -> None:
+        """Apply what the log holds beyond the view. A stopped projection stays where it is."""
+
+    def wait_for(self, offset: int, timeout: float) -> None:
+        """Return when the view holds everything below an offset. Raises ``ViewBehind``."""
+
+    def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
+        """Make rankings possible. Raises ``IndexMismatch`` if the vectors on record differ."""
+
+    def release(self) -> None:
+        """Give up one use; the last one closes log and view."""

@@ -1,0 +1,37 @@
+"""The ``eventstore`` command: look into a store and its log, tables for people, JSON for programs.
+
+Exit codes: 0 done, 1 not found, 2 wrong usage or an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from eventstore.errors import EventStoreError
+from projector.cli import demo, items, log
+
+app = typer.Typer(
+    name="eventstore",
+    help="Look into an event-sourced memory.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("get")(items.get)
+app.command("search")(items.search)
+app.command("namespaces")(items.namespaces)
+app.command("history")(items.history)
+app.command("status")(log.status)
+app.command("log")(log.show)
+app.command("demo")(demo.run)
+
+
+def main() -> None:
+    """Run the command line; errors of this project become one line and exit code 2."""
+    try:
+        app()
+    except EventStoreError as error:
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", highlight=False)
+        sys.exit(2)

@@ -1,0 +1,131 @@
+"""Commands about memories: get, search, namespaces, history.
+
+Each opens the store beside whatever else has it open, reads, and leaves; nothing is refreshed
+or written. Namespaces are given with ``/`` between labels, keys as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from langgraph.store.base import Item
+from rich.console import Console
+
+from eventstore import EventStore
+from eventstore.namespaces import check_namespace
+from projector.cli.output import compact, emit, print_table, when
+
+Store = Annotated[Path, typer.Argument(help="Folder of the store.")]
+Namespace = Annotated[str, typer.Argument(help="Labels with '/' between them; '' is the whole store.")]
+Key = Annotated[str, typer.Argument(help="Key of the memory.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs, one document.")]
+Limit = Annotated[int, typer.Option(help="At most so many.")]
+
+
+def open_existing(path: Path) -> EventStore:
+    """The store in a folder; a folder without one is not made into one."""
+    if not (path / "log").is_dir():
+        raise typer.BadParameter(f"there is no store in {path}")
+    return EventStore.open(path)
+
+
+def labels(namespace: str) -> tuple[str, ...]:
+    """A namespace from its written form."""
+    return check_namespace(namespace.split("/") if namespace else (), empty_ok=True)
+
+
+def get(store: Store, namespace: Namespace, key: Key, as_json: Json = False) -> None:
+    """Print one memory."""
+    with open_existing(store) as opened:
+        item = opened.get(labels(namespace), key, refresh_ttl=False)
+    if item is None:
+        Console(stderr=True).print(f"no memory {key!r} in {namespace!r}")
+        raise typer.Exit(1)
+    if as_json:
+        emit(item.dict())
+    else:
+        _print_items([item])
+
+
+def search(
+    store: Store,
+    namespace: Namespace = "",
+    where: Annotated[str | None, typer.Option(help="Filter, as JSON.")] = None,
+    limit: Limit = 20,
+    offset: Annotated[int, typer.Option(help="Skip so many.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """List memories under a namespace, last updated first."""
+    try:
+        wanted = None if where is None else json.loads(where)
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"--where is not JSON: {error}") from error
+    with open_existing(store) as opened:
+        found = opened.search(labels(namespace), filter=wanted, limit=limit, offset=offset, refresh_ttl=False)
+    if as_json:
+        emit([item.dict() for item in found])
+    else:
+        _print_items(found)
+
+
+def namespaces(
+    store: Store,
+    prefix: Annotated[str, typer.Argument(help="Labels with '/' between them; '*' is any one label.")] = "",
+    max_depth: Annotated[int | None, typer.Option(help="Cut longer ones to so many labels.")] = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+) -> None:
+    """List namespaces that hold memories."""
+    with open_existing(store) as opened:
+        found = opened.list_namespaces(prefix=labels(prefix) or None, max_depth=max_depth, limit=limit)
+    if as_json:
+        emit(found)
+    else:
+        for namespace in found:
+            print("/".join(namespace))
+
+
+def history(store: Store, namespace: Namespace, key: Key, limit: Limit = 50, as_json: Json = False) -> None:
+    """Print how a memory came to be, newest first, deleted ones too."""
+    with open_existing(store) as opened:
+        versions = opened.history(labels(namespace), key, limit=limit)
+    if not versions:
+        Console(stderr=True).print(f"nothing was ever written to {key!r} in {namespace!r}")
+        raise typer.Exit(1)
+    if as_json:
+        emit([version.model_dump(mode="json") for version in versions])
+        return
+    print_table(
+        [
+            {
+                "version": version.version,
+                "what": f"{version.kind}, rejected" if version.rejected else version.kind,
+                "offset": version.offset,
+                "when (UTC)": when(version.at),
+                "actor": version.actor,
+                "thread": version.thread,
+                "run": version.run,
+                "node": version.node,
+                "value": None if version.value is None else compact(version.value),
+            }
+            for version in versions
+        ]
+    )
+
+
+def _print_items(found: Sequence[Item]) -> None:
+    print_table(
+        [
+            {
+                "namespace": "/".join(item.namespace),
+                "key": item.key,
+                "updated (UTC)": when(item.updated_at),
+                "value": compact(item.value),
+            }
+            for item in found
+        ]
+    )

@@ -1,0 +1,23 @@
+"""What every projection is handed: one folded event, and the batch its rows go into."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from eventstore.events import Event
+from eventstore.log.base import StoredRecord
+from projector.fold import ItemState
+
+
+class Change(NamedTuple):
+    """An event that took effect or was rejected, with the memory's state around it."""
+
+    record: StoredRecord
+    event: Event
+    outcome: str
+    """applied or rejected."""
+    before: ItemState
+    after: ItemState
+    namespace: bytes
+    """Encoded labels of the memory's namespace, without the end mark."""
+    labels: tuple[str, ...]

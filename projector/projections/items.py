@@ -1,0 +1,117 @@
+"""Current memories: one row each, plus the graves of deleted ones and an index of expiries.
+
+``items``: encoded key → header and the value's JSON, untouched. The default family holds
+``g`` + key → version and time of a deleted memory, so that its numbering goes on, and
+``x`` + expiry + key → nothing, for the sweep.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
+
+from eventstore.errors import ViewDamaged
+from eventstore.events import Kind
+from eventstore.views import Row
+from projector.fold import ABSENT, ItemState
+from projector.projections.base import Change
+from projector.rocks import Database, scan, scan_keys
+
+FORMAT: Final = 1
+_HEADER: Final = struct.Struct(">BQQQQQHQH")
+_GRAVE: Final = struct.Struct(">QQ")
+_EXPIRY: Final = struct.Struct(">Q")
+HEADER_BYTES: Final = _HEADER.size
+
+
+def row(key: bytes, data: bytes) -> Row:
+    """A row of the items family as readers see it."""
+    form, version, created, updated, expires, ttl, _, _, _ = _HEADER.unpack_from(data)
+    if form != FORMAT:
+        raise ViewDamaged(
+            f"an item row of format {form}; the view was written by another release, rebuild it"
+        )
+    return Row(key, version, created, updated, expires, ttl, data[HEADER_BYTES:])
+
+
+def scan_rows(source: Rdict | Snapshot, prefix: bytes) -> Iterator[Row]:
+    """Memories under an encoded prefix, in key order."""
+    for key, data in scan(source, prefix):
+        yield row(key, data)
+
+
+def expired(source: Rdict | Snapshot, until_us: int) -> Iterator[tuple[int, bytes]]:
+    """Expiry and key of memories that expired at or before a time, earliest first."""
+    for key in scan_keys(source, b"x"):
+        (expires,) = _EXPIRY.unpack_from(key, 1)
+        if expires > until_us:
+            return
+        yield expires, key[9:]
+
+
+class Items:
+    """Loads and writes item states; within a batch, later events see earlier ones."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        # RocksDB does not show a batch to itself, so its pending rows are kept here.
+        self._pending: dict[bytes, tuple[ItemState, bytes]] = {}
+
+    def begin(self) -> None:
+        """Forget the rows of the last batch, written or not."""
+        self._pending.clear()
+
+    def load(self, key: bytes) -> ItemState:
+        """The state of a memory before the next event on it."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            return pending[0]
+        data = self._db.items.get(key)
+        if data is not None:
+            _, version, created, updated, expires, ttl, _, _, vectors = _HEADER.unpack_from(data)
+            return ItemState(True, version, created, updated, expires, ttl, vectors)
+        grave = self._db.default.get(b"g" + key)
+        if grave is not None:
+            version, updated = _GRAVE.unpack(grave)
+            return ItemState(False, version, 0, updated)
+        return ABSENT
+
+    def write(self, batch: WriteBatch, change: Change, items: ColumnFamily) -> None:
+        """Rows of one applied change. ``items`` is the handle of the items family."""
+        key, before, after = change.event.key, change.before, change.after
+        if before.expires_us != after.expires_us:
+            if before.expires_us:
+                batch.delete(b"x" + _EXPIRY.pack(before.expires_us) + key)
+            if after.expires_us:
+                batch.put(b"x" + _EXPIRY.pack(after.expires_us) + key, b"")
+        if not after.live:
+            batch.delete(key, items)
+            batch.put(b"g" + key, _GRAVE.pack(after.version, after.updated_us))
+            self._pending[key] = (after, b"")
+            return
+        value = self._value(key) if change.event.kind is Kind.TOUCH else change.event.value or b""
+        header = _HEADER.pack(
+            FORMAT,
+            after.version,
+            after.created_us,
+            after.updated_us,
+            after.expires_us,
+            after.ttl_us,
+            change.record.partition,
+            change.record.offset,
+            after.vectors,
+        )
+        batch.put(key, header + value, items)
+        if not before.live and before.version:
+            batch.delete(b"g" + key)
+        self._pending[key] = (after, value)
+
+    def _value(self, key: bytes) -> bytes:
+        pending = self._pending.get(key)
+        if pending is not None:
+            return pending[1]
+        data = self._db.items.get(key)
+        return b"" if data is None else bytes(data[HEADER_BYTES:])

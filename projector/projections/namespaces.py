@@ -1,0 +1,106 @@
+"""How many memories live in each namespace, itself and below: listing never scans items.
+
+``namespaces``: encoded labels → direct count, subtree count. A namespace without memories
+anywhere below has no row, so it vanishes with its last memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
+
+from eventstore.keys import after as after_prefix
+from eventstore.keys import prefixes
+from eventstore.views import NamespaceCount
+from projector.projections.base import Change
+from projector.rocks import Database, check
+
+_COUNTS: Final = struct.Struct(">QQ")
+_CACHED: Final = 100_000
+
+
+def count(source: Rdict | Snapshot, prefix: bytes) -> int:
+    """Live memories at and below an encoded prefix."""
+    it = source.iter()
+    it.seek(prefix)
+    found = it.valid() and it.key() == prefix
+    subtree = _COUNTS.unpack(it.value())[1] if found else 0
+    check(it)
+    return int(subtree)
+
+
+def listing(source: Rdict | Snapshot, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
+    """Counts of namespaces under a prefix in label order, jumping over those deeper than asked."""
+    it = source.iter()
+    it.seek(prefix)
+    while it.valid():
+        key = it.key()
+        if not key.startswith(prefix):
+            break
+        depth = key.count(b"\x00")
+        if max_depth is not None and depth > max_depth:
+            beyond = after_prefix(_first_labels(key, max_depth))
+            if beyond is None:
+                break
+            it.seek(beyond)
+            continue
+        yield NamespaceCount(key, *_COUNTS.unpack(it.value()))
+        it.next()
+    check(it)
+
+
+def _first_labels(key: bytes, depth: int) -> bytes:
+    # Every encoded label ends with the only zero byte in it.
+    end = 0
+    for _ in range(depth):
+        end = key.index(b"\x00", end) + 1
+    return key[:end]
+
+
+class Namespaces:
+    """Keeps the counts; the committed ones of recent batches in memory."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._committed: dict[bytes, tuple[int, int]] = {}
+        self._pending: dict[bytes, tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """Start a batch; what the last one left unwritten is forgotten."""
+        self._pending.clear()
+
+    def add(self, change: Change) -> None:
+        """Count one applied change."""
+        step = change.after.live - change.before.live
+        if step == 0:
+            return
+        for prefix in prefixes(change.labels):
+            direct, subtree = self._counts(prefix)
+            own = step if prefix == change.namespace else 0
+            self._pending[prefix] = (direct + own, subtree + step)
+
+    def write(self, batch: WriteBatch, namespaces: ColumnFamily) -> None:
+        """Rows of all that was counted in this batch."""
+        for prefix, counts in self._pending.items():
+            if counts[1] > 0:
+                batch.put(prefix, _COUNTS.pack(*counts), namespaces)
+            else:
+                batch.delete(prefix, namespaces)
+
+    def committed(self) -> None:
+        """The batch is in the database."""
+        if len(self._committed) > _CACHED:
+            self._committed.clear()
+        self._committed.update(self._pending)
+        self._pending.clear()
+
+    def _counts(self, prefix: bytes) -> tuple[int, int]:
+        found = self._pending.get(prefix) or self._committed.get(prefix)
+        if found is None:
+            data = self._db.namespaces.get(prefix)
+            found = (0, 0) if data is None else _COUNTS.unpack(data)
+            self._committed[prefix] = found
+        return found

@@ -1,0 +1,150 @@
+"""RocksDB as this project uses it: options, column families, and the rules that keep it honest.
+
+rocksdict's iterators end in silence at a damaged block, so every scan here asks for its status
+afterwards; its iterate bounds are memory-unsafe, so scans compare prefixes instead. The
+database is a view that can be thrown away: its write-ahead log is on but never synced, since
+the log it was made from is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    Snapshot,
+)
+
+from eventstore.errors import ViewDamaged, ViewError
+
+FAMILIES: Final = ("items", "recency", "namespaces", "history", "vectors")
+"""Column families beside the default one, which holds positions, writers, graves and expiries."""
+
+MIB: Final = 1 << 20
+
+
+def _options(cache: Cache, *, write_buffer: int, compress: bool, bloom: bool, deletions: bool) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_size(write_buffer)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_compression_type(DBCompressionType.lz4() if compress else DBCompressionType.none())
+    options.set_keep_log_file_num(2)
+    options.set_max_open_files(512)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_format_version(5)
+    if bloom:
+        table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    if deletions:
+        # An updated memory leaves tombstones at the head of the recency index, where a listing
+        # starts; they must be compacted away soon.
+        options.add_compact_on_deletion_collector_factory(1024, 512, 0.5)
+    return options
+
+
+class Database:
+    """One open RocksDB with its column families."""
+
+    def __init__(self, path: Path, cache_bytes: int) -> None:
+        """Open or create. Raises ``ViewDamaged`` when RocksDB cannot make sense of its files."""
+        cache = Cache(cache_bytes)
+        plain = {"compress": True, "bloom": False, "deletions": False}
+        families = {
+            "items": _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=False),
+            "recency": _options(cache, write_buffer=1 * MIB, compress=True, bloom=False, deletions=True),
+            "namespaces": _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=False),
+            "history": _options(cache, write_buffer=8 * MIB, **plain),
+            "vectors": _options(cache, write_buffer=8 * MIB, compress=False, bloom=False, deletions=False),
+        }
+        default = _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True)
+        try:
+            self.default = Rdict(
+                str(path), options=default, column_families=families, access_type=AccessType.read_write()
+            )
+        except Exception as error:
+            raise translate(error, f"opening the view in {path}") from error
+        self.items, self.recency, self.namespaces, self.history, self.vectors = (
+            self.default.get_column_family(name) for name in FAMILIES
+        )
+        self.handles = {name: self.default.get_column_family_handle(name) for name in FAMILIES}
+        """What a write batch names families by."""
+
+    def flush(self) -> None:
+        """Write memory tables to files, so that the next open has nothing to replay."""
+        for family in (self.items, self.recency, self.namespaces, self.history, self.vectors, self.default):
+            family.flush()
+
+    def close(self) -> None:
+        """Flush and close. Every iterator and snapshot must be gone."""
+        try:
+            self.flush()
+        except Exception as error:
+            raise translate(error, "closing the view") from error
+        finally:
+            default = self.default
+            # RocksDB stays open while any object of it is alive.
+            self.handles.clear()
+            del self.items, self.recency, self.namespaces, self.history, self.vectors, self.default
+            default.close()
+
+
+def translate(error: Exception, doing: str) -> ViewError:
+    """RocksDB's untyped errors as ours."""
+    text = str(error)
+    if text.startswith("Corruption") or "No such file" in text or "does not exist" in text:
+        return ViewDamaged(
+            f"{doing}: {text}. The log is intact; open the store again and the view is rebuilt from it"
+        )
+    failed = ViewError(
+        f"{doing}: {text}. The log is intact; once the cause is gone, the view catches up with it"
+    )
+    failed.retriable = True
+    return failed
+
+
+def scan(
+    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values under a prefix, from ``start`` on. Raises ``ViewDamaged`` rather than end early."""
+    it = source.iter()
+    it.seek(prefix if start is None else start)
+    while it.valid():
+        key = it.key()
+        if not key.startswith(prefix):
+            break
+        yield key, it.value()
+        it.next()
+    check(it)
+
+
+def scan_keys(source: Rdict | Snapshot, prefix: bytes) -> Iterator[bytes]:
+    """Keys under a prefix; values are not fetched."""
+    it = source.iter()
+    it.seek(prefix)
+    while it.valid():
+        key = it.key()
+        if not key.startswith(prefix):
+            break
+        yield key
+        it.next()
+    check(it)
+
+
+def check(it: RdictIter) -> None:
+    """Raise what made an iterator stop, if it was not the end of the data."""
+    try:
+        it.status()
+    except Exception as error:
+        raise translate(error, "reading the view") from error

@@ -1,0 +1,255 @@
+"""One materialized view: RocksDB and the FAISS index of one directory, read as one moment.
+
+Writes come from the projector alone, in one RocksDB batch with the position. Readers never
+wait for a flush of the disk; they share with the writer only the short lock under which the
+batch and the vectors of one commit become visible together.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rocksdict import DbClosedError, WriteBatch
+
+from eventstore.embedding import differs
+from eventstore.errors import IndexMismatch, LogMismatch, StoreClosed, ViewDamaged
+from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Signature, Vector
+from projector.projections import history, items, namespaces, recency, vectors
+from projector.rocks import Database, translate
+from projector.vectors import VectorChange, VectorIndex
+
+log = logging.getLogger("projector.view")
+
+FORMAT: Final = b"1"
+CLOSE_SECONDS: Final = 5.0
+_NEXT: Final = b"m:next:"
+_FEED_ROWS: Final = 4_096
+_MISSING: Final = "key not found"
+"""How a snapshot of rocksdict says that there is no such key: by an untyped exception."""
+
+
+class Moment:
+    """A :class:`eventstore.views.ReadView`: snapshots taken together under the view's lock."""
+
+    def __init__(self, view: MaterializedView) -> None:
+        db = view.db
+        self._items = db.items.snapshot()
+        self._recency = db.recency.snapshot()
+        self._namespaces = db.namespaces.snapshot()
+        self._default = db.default.snapshot()
+        self._history = db.history.snapshot()
+        self._vectors = None if view.index is None else view.index.state()
+
+    def get(self, key: bytes) -> Row | None:
+        try:
+            data = self._items[key]
+        except Exception as error:
+            if str(error) == _MISSING:
+                return None
+            raise translate(error, "reading a memory") from error
+        return items.row(key, data)
+
+    def newest(self, prefix: bytes) -> Iterator[bytes]:
+        return recency.newest(self._recency, prefix)
+
+    def scan(self, prefix: bytes) -> Iterator[Row]:
+        return items.scan_rows(self._items, prefix)
+
+    def count(self, prefix: bytes) -> int:
+        return namespaces.count(self._namespaces, prefix)
+
+    def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
+        return namespaces.listing(self._namespaces, prefix, max_depth)
+
+    def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
+        return items.expired(self._default, until_us)
+
+    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
+        if self._vectors is None:
+            return Ranking([], True)
+        found = self._vectors.rank(query, prefix, k, only=only)
+        return Ranking(found.hits, found.complete)
+
+    def rows_to_rank(self, prefix: bytes) -> int:
+        return 0 if self._vectors is None else self._vectors.count(prefix)
+
+    def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
+        return history.read(self._history, key, before)
+
+
+class MaterializedView:
+    """A :class:`eventstore.views.View` on one directory. One process at a time (its lease)."""
+
+    def __init__(self, directory: Path, log_id: str, cache_bytes: int) -> None:
+        """Open or create. Raises ``ViewDamaged``, or ``LogMismatch`` for a view of another log."""
+        self.directory = directory
+        self.lock = threading.Lock()
+        self.index: VectorIndex | None = None
+        self._ranks: tuple[int, Metric] = (0, "cosine")
+        self._log_id = log_id
+        self._reading = 0
+        self._idle = threading.Condition(self.lock)
+        self._closed = False
+        self.db = Database(directory / "rocksdb", cache_bytes)
+        try:
+            self._signature = self._check(log_id)
+        except BaseException:
+            self.db.close()
+            raise
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, key: bytes) -> Row | None:
+        try:
+            data = self.db.items.get(key)
+        except (DbClosedError, AttributeError):
+            raise StoreClosed("the store is closed") from None
+        except Exception as error:
+            raise translate(error, "reading a memory") from error
+        return None if data is None else items.row(key, data)
+
+    @contextmanager
+    def read(self) -> Iterator[Moment]:
+        with self.lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            moment = Moment(self)
+            self._reading += 1
+        try:
+            yield moment
+        except (ViewDamaged, DbClosedError) as error:
+            if isinstance(error, ViewDamaged):
+                self.mark_damaged()
+            raise
+        finally:
+            del moment
+            with self._idle:
+                self._reading -= 1
+                if not self._reading:
+                    self._idle.notify_all()
+
+    def signature(self) -> Signature | None:
+        return self._signature
+
+    def next_offset(self, partition: int = 0) -> int:
+        """The first offset this view does not hold."""
+        data = self.db.default.get(_NEXT + str(partition).encode())
+        return 0 if data is None else int(data)
+
+    # ------------------------------------------------------------------ writing
+
+    def commit(self, batch: WriteBatch, next_offset: int, changed: Sequence[vectors.VectorRow]) -> None:
+        """Make one batch visible, vectors included. Raises ``ViewError``; then nothing is visible."""
+        batch.put(_NEXT + b"0", str(next_offset).encode())
+        for row in changed:
+            if self._signature is None and len(row.vectors):
+                self._signature = Signature(row.model, row.vectors.shape[1])
+                batch.put(b"m:signature", json.dumps(self._signature).encode())
+        with self.lock:
+            try:
+                self.db.default.write(batch)
+            except Exception as error:
+                raise translate(error, "writing the view") from error
+            if self.index is not None and changed:
+                self.index.apply(_of_size(changed, self._ranks[0]))
+
+    def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
+        """Open the FAISS index, or check that the open one was made for the same settings."""
+        self._refuse_other(dims, model)
+        identity = f"{self._log_id}|{model}"
+        if self.index is not None:
+            if self._ranks != (dims, distance):
+                raise IndexMismatch(
+                    f"this store is open in this process with {self._ranks}; "
+                    f"it cannot be used with {(dims, distance)} at the same time"
+                )
+            return
+        index = VectorIndex.open(
+            self.directory / "vectors",
+            identity=identity,
+            dims=dims,
+            metric=distance,
+            exact=exact,
+            lock=self.lock,
+        )
+        # Fed in steps under the lock; the projector is held off by its caller meanwhile.
+        pending: list[vectors.VectorRow] = []
+        for row in vectors.read(self.db.vectors, index.covered + 1):
+            pending.append(row)
+            if len(pending) >= _FEED_ROWS:
+                self._feed(index, pending, dims)
+        self._feed(index, pending, dims)
+        with self.lock:
+            self.index, self._ranks = index, (dims, distance)
+
+    def _feed(self, index: VectorIndex, pending: list[vectors.VectorRow], dims: int) -> None:
+        with self.lock:
+            index.apply(_of_size(pending, dims))
+        pending.clear()
+
+    def _refuse_other(self, dims: int, model: str) -> None:
+        on_record = self._signature
+        if on_record is None:
+            return
+        if on_record.dims != dims or differs(on_record.model, model):
+            raise IndexMismatch(
+                f"the vectors on record were made by {on_record.model!r}; this index is set to {model!r}. "
+                "Open with the settings they were made with (index['model'] names a model), or a new store"
+            )
+        if on_record.model != model:
+            log.warning(
+                "the vectors on record were made by %s, the embedder is now %s; name the model with "
+                "index['model'] to have this checked",
+                on_record.model,
+                model,
+            )
+
+    # ------------------------------------------------------------------ life cycle
+
+    def mark_damaged(self) -> None:
+        """Have the next open rebuild this view."""
+        (self.directory / "damaged").touch()
+
+    def close(self) -> None:
+        """Wait for readers, bounded; save the index; close. Idempotent."""
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            self._idle.wait_for(lambda: not self._reading, CLOSE_SECONDS)
+            index, self.index = self.index, None
+        if index is not None:
+            index.close()
+        self.db.close()
+
+    def _check(self, log_id: str) -> Signature | None:
+        meta = self.db.default
+        form, owner = meta.get(b"m:format"), meta.get(b"m:log")
+        if form is None:
+            meta.put(b"m:format", FORMAT)
+            meta.put(b"m:log", log_id.encode())
+        elif form != FORMAT:
+            raise ViewDamaged(
+                f"the view in {self.directory} has format {form!r}, this release reads {FORMAT!r}"
+            )
+        elif owner != log_id.encode():
+            raise LogMismatch(
+                f"the view in {self.directory} was built from log {owner!r}, but found log {log_id!r}. "
+                f"If the new log is the right one, remove {self.directory} and the view is rebuilt from it"
+            )
+        made = meta.get(b"m:signature")
+        return None if made is None else Signature(*json.loads(made))
+
+
+def _of_size(changed: Sequence[vectors.VectorRow], dims: int) -> list[VectorChange]:
+    """Vectors of another size were made by another model: their memories are not ranked."""
+    return [
+        VectorChange(row.offset, row.key, row.vectors if row.vectors.shape[1] == dims else None)
+        for row in changed
+    ]

@@ -1,0 +1,33 @@
+"""Fixtures shared by the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventstore import EventStore
+
+OpenStore = Callable[..., EventStore]
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[OpenStore]:
+    """Opens stores on embedded logs under the test's folder; ``sub`` names one, and all are closed."""
+    opened: list[EventStore] = []
+
+    def open_(
+        index: dict[str, Any] | None = None,
+        ttl: dict[str, Any] | None = None,
+        sub: str = "store",
+        **options: Any,
+    ) -> EventStore:
+        store = EventStore.open(tmp_path / sub, index=index, ttl=ttl, **options)
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.close()
