@@ -31,8 +31,8 @@ class StoreConfig(BaseModel):
     """Largest value accepted, in bytes of JSON."""
     wait_timeout: float = Field(default=30.0, gt=0)
     """Seconds a call waits for the view to reach a position."""
-    segment_bytes: int = Field(default=64 * 1024 * 1024, ge=4096)
-    """Size at which the embedded log begins a new file."""
+    segment_bytes: int = Field(default=16 * 1024 * 1024, ge=4096)
+    """Size at which the embedded log begins a new file; opening checks the last one whole."""
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=1 << 20)
     """RocksDB block cache of the view."""
     follow_interval: float = Field(default=0.02, gt=0)

@@ -56,7 +56,11 @@ def list_namespaces(view: ReadView, step: Namespaces, hidden: Mapping[bytes, int
     ``hidden`` counts, by encoded namespace, the memories that have expired and are not to be
     seen. Whole namespaces are matched, then cut to ``max_depth``, then counted once.
     """
-    skip = step.max_depth if step.matches is None and not hidden else None
+    by_count = step.matches is None and not hidden
+    # A prefix deeper than the cut has no namespaces of that depth to count by.
+    if step.max_depth is not None and step.prefix.count(0) > step.max_depth:
+        by_count = False
+    skip = step.max_depth if by_count else None
     found = _namespaces(view, step, hidden, skip)
     return list(itertools.islice(found, step.offset, step.offset + step.limit))
 

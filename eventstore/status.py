@@ -13,10 +13,12 @@ class Status(BaseModel):
     log: str
     """Where the log is."""
     log_id: str
-    end: int
-    """The log's high-water mark: the offset the next event will get."""
-    applied: int
-    """Offset below which everything is visible in this process's view."""
+    end: str
+    """The log's high-water mark, as a position."""
+    applied: str
+    """The position before which everything is visible in this process's view."""
+    lag: int
+    """How many offsets lie between the two."""
     memories: int
     """Live memories in the view, expired ones not yet swept included."""
     stopped: str | None

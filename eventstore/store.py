@@ -16,6 +16,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import importlib
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,7 @@ from eventstore.expiry import Expiry
 from eventstore.history import Version, versions
 from eventstore.keys import decode_item, encode_item
 from eventstore.log.base import Batch
+from eventstore.log.position import Position
 from eventstore.namespaces import check_key, check_namespace
 from eventstore.operations import Conditional, Get, Namespaces, Search, Step, check_get
 from eventstore.plan import Plan, plan, records
@@ -82,10 +84,11 @@ class EventStore(BaseStore):
         self._runtime = runtime
         self._actor = actor
         self._closed = False
+        self._writing = threading.Lock()
         default = "latest" if runtime.log.end_is_local else "own_writes"
         self._latest = (self._config.read_consistency or default) == "latest"
         self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who)
-        self._position = 0
+        self._position = Position.start(runtime.log.partitions)
         if self._embedder is not None:
             made = self._embedder
             runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
@@ -256,8 +259,8 @@ class EventStore(BaseStore):
         return found
 
     @property
-    def position(self) -> int:
-        """The log offset after this store's last write; pass it to :meth:`wait_for` elsewhere."""
+    def position(self) -> Position:
+        """Where this store's writes end; pass it, or its text, to :meth:`wait_for` elsewhere."""
         return self._position
 
     def status(self) -> Status:
@@ -266,22 +269,26 @@ class EventStore(BaseStore):
         runtime = self._runtime
         with runtime.view.read() as view:
             memories = view.count(b"")
+        applied, end = runtime.applied, runtime.log.high_water_mark()
         return Status(
             log=runtime.log.location,
             log_id=runtime.log.log_id,
-            end=runtime.log.end(),
-            applied=runtime.applied,
+            end=str(end),
+            applied=str(applied),
+            lag=applied.behind(end),
             memories=memories,
             stopped=None if runtime.stopped is None else str(runtime.stopped),
         )
 
-    def wait_for(self, position: int, timeout: float | None = None) -> None:
+    def wait_for(self, position: Position | str | int, timeout: float | None = None) -> None:
         """Return when reads here show everything before ``position``.
 
         Raises ``ViewBehind`` after ``timeout`` seconds (default: config ``wait_timeout``).
         """
         self._check()
-        self._runtime.wait_for(position, self._config.wait_timeout if timeout is None else timeout)
+        self._runtime.wait_for(
+            Position.of(position), self._config.wait_timeout if timeout is None else timeout
+        )
 
     # ------------------------------------------------------------------ expiry
 
@@ -338,9 +345,11 @@ class EventStore(BaseStore):
 
     def _written(self, written: Written, touched: list[Touched]) -> None:
         self._expiry.written(touched)
-        self._position = max(self._position, written.records[-1].offset + 1)
+        with self._writing:
+            for record in written.records:
+                self._position = self._position.advanced(record.partition, record.offset + 1)
         for record in written.records:
-            outcome = written.outcomes.get(record.offset)
+            outcome = written.outcomes.get((record.partition, record.offset))
             if outcome is not None and outcome.reason == "rejected":
                 namespace, key = decode_item(record.key)
                 raise VersionConflict(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eventstore.errors import EventStoreError
 from eventstore.log.base import Batch, Log, Record, StoredRecord
+from eventstore.log.position import Position
 
 Vector = NDArray[np.float32]
 Metric = Literal["cosine", "l2", "inner_product"]
@@ -56,9 +57,12 @@ class HistoryRow(NamedTuple):
     created_us: int
     updated_us: int
     expires_us: int
+    ttl_us: int
     partition: int
     offset: int
     appended_us: int
+    vectors: int | None
+    """Under which sequence the view keeps what the event did to the memory's vectors."""
     headers: dict[str, bytes]
     value: bytes | None
 
@@ -135,8 +139,8 @@ class Written(NamedTuple):
     """A batch as it stands in the log."""
 
     records: list[StoredRecord]
-    outcomes: dict[int, Outcome]
-    """By offset, for the records that did not take effect."""
+    outcomes: dict[tuple[int, int], Outcome]
+    """By partition and offset, for the records that did not take effect."""
 
 
 class Runtime(Protocol):
@@ -149,8 +153,8 @@ class Runtime(Protocol):
     def view(self) -> View: ...
 
     @property
-    def applied(self) -> int:
-        """Next offset the view will take; everything below it is visible."""
+    def applied(self) -> Position:
+        """Everything before it is visible."""
 
     @property
     def stopped(self) -> EventStoreError | None:
@@ -171,8 +175,8 @@ class Runtime(Protocol):
     def catch_up(self) -> None:
         """Apply what the log holds beyond the view. A stopped projection stays where it is."""
 
-    def wait_for(self, offset: int, timeout: float) -> None:
-        """Return when the view holds everything below an offset. Raises ``ViewBehind``."""
+    def wait_for(self, position: Position, timeout: float) -> None:
+        """Return when the view holds everything before a position. Raises ``ViewBehind``."""
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
         """Make rankings possible. Raises ``IndexMismatch`` if the vectors on record differ."""

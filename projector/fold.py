@@ -64,7 +64,7 @@ def fold(state: ItemState, event: Event, time_us: int) -> Decision:
     ``updated_us`` grows strictly with every event of a memory, across deletes too, even when
     clocks step back. ``created_us`` is kept for as long as the memory lives.
     """
-    present = state.live and not (event.omits_expired and 0 < state.expires_us <= time_us)
+    present = _is_present(state, event, time_us)
     if event.expected_version is not None and event.expected_version != (state.version if present else 0):
         return Decision("rejected", state)
     if event.kind is Kind.PUT:
@@ -82,6 +82,15 @@ def fold(state: ItemState, event: Event, time_us: int) -> Decision:
     if event.expires_us != state.expires_us:
         return Decision("void", state)
     return Decision("applied", _gone(state, time_us))
+
+
+def version_seen(state: ItemState, event: Event, time_us: int) -> int:
+    """The version an event's condition is held against; 0 when its writer saw no memory there."""
+    return state.version if _is_present(state, event, time_us) else 0
+
+
+def _is_present(state: ItemState, event: Event, time_us: int) -> bool:
+    return state.live and not (event.omits_expired and 0 < state.expires_us <= time_us)
 
 
 def _put(state: ItemState, event: Event, time_us: int, present: bool) -> ItemState:

@@ -114,6 +114,15 @@ def translate(error: Exception, doing: str) -> ViewError:
     return failed
 
 
+def get(family: Rdict, key: bytes) -> bytes | None:
+    """The value at a key. Raises ``ViewDamaged``, or ``ViewError`` for what may pass."""
+    try:
+        found: bytes | None = family.get(key)
+    except Exception as error:
+        raise translate(error, "reading the view") from error
+    return found
+
+
 def scan(
     source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:

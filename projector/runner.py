@@ -17,15 +17,25 @@ from typing import Final
 from rocksdict import WriteBatch
 
 from eventstore.codec import decode
-from eventstore.errors import EventStoreError, LogMismatch, UndecodableEvent
+from eventstore.errors import (
+    EventStoreError,
+    InvalidInput,
+    LogMismatch,
+    UndecodableEvent,
+    ViewBehind,
+    ViewDamaged,
+)
+from eventstore.events import Event
 from eventstore.keys import decode_item, encode_namespace
-from eventstore.log.base import Log, StoredRecord
+from eventstore.log.base import Chunk, Log, StoredRecord
+from eventstore.log.position import Position
 from eventstore.views import Outcome
-from projector.fold import WriterState, fold, is_duplicate
+from projector.fold import WriterState, fold, is_duplicate, version_seen
 from projector.projections import history, recency, vectors
 from projector.projections.base import Change
 from projector.projections.items import Items
 from projector.projections.namespaces import Namespaces
+from projector.rocks import get
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runner")
@@ -34,8 +44,8 @@ COMMIT_RECORDS: Final = 1_000
 """Records gathered into one write batch while catching up."""
 _WRITER: Final = struct.Struct(">QQ")
 
-Progress = Callable[[int, int], None]
-"""Told the next offset and the end while catching up."""
+Progress = Callable[[Position, Position], None]
+"""Told where the view stands and where the log ends while catching up."""
 
 
 class Projector:
@@ -48,50 +58,65 @@ class Projector:
         self._applying = threading.RLock()
         self._advanced = threading.Condition()
         self._writers: dict[bytes, WriterState] = {}
+        self._own: dict[tuple[int, int], Outcome] = {}
         self._items = Items(view.db)
         self._namespaces = Namespaces(view.db)
-        self.next: int = view.next_offset()
+        self.position = view.position(source.partitions)
+        """Everything before it is visible."""
         self.stopped: EventStoreError | None = None
-        end = source.end()
-        if self.next > end:
+        self.unsure = False
+        """Whether a commit broke off, so that only the view itself knows what it holds."""
+        end = source.high_water_mark()
+        if not end.covers(self.position):
             raise LogMismatch(
-                f"the view in {view.directory} was built up to offset {self.next}, "
+                f"the view in {view.directory} was built up to {self.position}, "
                 f"but {source.location} ends at {end}: it was restored from an older copy, or cut. "
                 "Restore the whole log; or, to accept the loss, "
                 f"remove {view.directory} and the view is rebuilt from what is there"
             )
 
-    def apply(self, lists: Sequence[Sequence[StoredRecord]]) -> dict[int, Outcome]:
-        """Commit lists of records, each list wholly; those already applied are skipped.
+    def apply(self, lists: Sequence[Sequence[StoredRecord]]) -> None:
+        """Commit lists of records just appended, each list wholly; those already applied are skipped.
 
-        Returns, by offset, what did not take effect. Raises what stopped the projection, or
-        ``ViewError`` when the view could not be written; then it stands as before.
+        Raises what stopped the projection, or ``ViewError`` when the view could not be written;
+        then it stands as before.
         """
         with self._applying:
-            if lists and lists[0] and lists[0][0].offset > self.next:
+            if any(records and records[0].offset > self.position[records[0].partition] for records in lists):
                 self.catch_up()
-            outcomes = self._commit(lists)
+            self._commit([Chunk(list(records), _after(self.position, records)) for records in lists])
             if self.stopped is not None:
                 raise self.stopped
-            return outcomes
+
+    def outcomes(self, records: Sequence[StoredRecord]) -> dict[tuple[int, int], Outcome]:
+        """What did not take effect of records appended by this process, by partition and offset.
+
+        Asked once per record; whichever thread applied them.
+        """
+        found = {}
+        for record in records:
+            at = (record.partition, record.offset)
+            if at in self._own:
+                found[at] = self._own.pop(at)
+        return found
 
     def catch_up(self, progress: Progress | None = None) -> None:
         """Apply everything up to the log's present end, or up to an event that stops the projection."""
         with self._applying:
             if self.stopped is not None:
                 return
-            gathered: list[list[StoredRecord]] = []
+            gathered: list[Chunk] = []
             count = 0
-            for records in self._log.read(self.next):
-                gathered.append(records)
-                count += len(records)
+            for chunk in self._log.chunks(self.position):
+                gathered.append(chunk)
+                count += len(chunk.records)
                 if count >= COMMIT_RECORDS:
                     self._commit(gathered)
                     if self.stopped is not None:
                         return
                     gathered, count = [], 0
                     if progress is not None:
-                        progress(self.next, self._log.end())
+                        progress(self.position, self._log.high_water_mark())
             if gathered:
                 self._commit(gathered)
 
@@ -99,13 +124,13 @@ class Projector:
         """The lock under which nothing is applied."""
         return self._applying
 
-    def wait_for(self, offset: int, timeout: float) -> bool:
-        """Whether everything below an offset is visible within ``timeout`` seconds."""
+    def wait_for(self, position: Position, timeout: float) -> bool:
+        """Whether everything before a position is visible within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        while self.next < offset:
+        while not self.position.covers(position):
             if self.stopped is not None:
                 raise self.stopped
-            if self._log.end() > self.next:
+            if self._log.ahead_of(self.position):
                 self.catch_up()
                 continue
             left = deadline - time.monotonic()
@@ -117,70 +142,91 @@ class Projector:
 
     # ------------------------------------------------------------------ one commit
 
-    def _commit(self, lists: Sequence[Sequence[StoredRecord]]) -> dict[int, Outcome]:
+    def _commit(self, chunks: Sequence[Chunk]) -> None:
         if self.stopped is not None:
-            return {}
+            return
+        if self.unsure:
+            raise ViewBehind("the view is being opened anew after a failure; try again")
+        try:
+            self._fold(chunks)
+        except ViewDamaged:
+            self.unsure = True
+            self._view.mark_damaged()
+            raise
+        except BaseException:
+            # Not only errors: Ctrl-C can fall between the view's write and what is kept of it here.
+            self.unsure = True
+            raise
+
+    def _fold(self, chunks: Sequence[Chunk]) -> None:
         batch = WriteBatch(raw_mode=True)
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[tuple[int, int], Outcome] = {}
         changed: list[vectors.VectorRow] = []
         writers: dict[bytes, WriterState] = {}
         self._items.begin()
         self._namespaces.begin()
-        upto = self.next
+        upto = self.position
         failure: UndecodableEvent | None = None
-        for records in lists:
+        for chunk in chunks:
+            fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
             try:
-                events = [decode(record) for record in records if record.offset >= upto]
+                events = [_decoded(record) for record in fresh]
             except UndecodableEvent as error:
                 failure = error
                 break
-            fresh = [record for record in records if record.offset >= upto]
-            for record, event in zip(fresh, events, strict=True):
-                writer = writers.get(record.session) or self._writer(record.session)
+            for record, (event, labels) in zip(fresh, events, strict=True):
+                session = record.session + record.partition.to_bytes(2, "big")
+                writer = writers.get(session) or self._writer(session)
                 if is_duplicate(writer, record):
-                    outcomes[record.offset] = Outcome("duplicate", 0)
+                    outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
                     continue
-                writers[record.session] = WriterState(record.sequence, record.appended_us)
+                writers[session] = WriterState(record.sequence, record.appended_us)
                 before = self._items.load(event.key)
                 decision = fold(before, event, record.time_us)
                 if decision.outcome != "applied":
-                    version = before.version if before.live else 0
-                    outcomes[record.offset] = Outcome(decision.outcome, version)
+                    version = version_seen(before, event, record.time_us)
+                    outcomes[record.partition, record.offset] = Outcome(decision.outcome, version)
                     if decision.outcome == "void":
                         continue
-                labels, _ = decode_item(event.key)
                 change = Change(
                     record, event, decision.outcome, before, decision.state, encode_namespace(labels), labels
                 )
                 self._write(batch, change, changed)
-            if records:
-                upto = max(upto, records[-1].offset + 1)
-        if upto > self.next:
+            for partition, offset in enumerate(chunk.position):
+                upto = upto.advanced(partition, offset)
+        if upto != self.position:
+            # Ours are kept before they are visible: whoever waits for them asks right after.
+            self._own.update(
+                ((record.partition, record.offset), outcomes[record.partition, record.offset])
+                for chunk in chunks
+                for record in chunk.records
+                if record.session == self._log.session and (record.partition, record.offset) in outcomes
+            )
             self._finish(batch, upto, writers, changed)
         if failure is not None:
             self.stopped = failure
             log.error(
                 "the projection stopped; reads go on from what is there, writes are refused: %s", failure
             )
-        return outcomes
 
     def _write(self, batch: WriteBatch, change: Change, changed: list[vectors.VectorRow]) -> None:
         handles = self._view.db.handles
-        history.write(batch, change, handles["history"])
+        row = vectors.of(change)
+        sequence = self._view.sequence + len(changed)
+        history.write(batch, change, None if row is None else sequence, handles["history"])
         if change.outcome != "applied":
             return
         self._items.write(batch, change, handles["items"])
         recency.write(batch, change, handles["recency"])
         self._namespaces.add(change)
-        row = vectors.of(change)
         if row is not None:
-            vectors.write(batch, change.record.partition, row, handles["vectors"])
+            vectors.write(batch, sequence, row, handles["vectors"])
             changed.append(row)
 
     def _finish(
         self,
         batch: WriteBatch,
-        upto: int,
+        upto: Position,
         writers: dict[bytes, WriterState],
         changed: list[vectors.VectorRow],
     ) -> None:
@@ -192,17 +238,33 @@ class Projector:
         self._writers.update(writers)
         if len(self._writers) > 10_000:
             self._writers.clear()
-        self.next = upto
+        self.position = upto
         with self._advanced:
             self._advanced.notify_all()
 
     def _writer(self, session: bytes) -> WriterState | None:
         known = self._writers.get(session)
         if known is None:
-            data = self._view.db.default.get(b"w" + session)
+            data = get(self._view.db.default, b"w" + session)
             if data is not None:
                 known = self._writers[session] = WriterState(*_WRITER.unpack(data))
         return known
+
+
+def _after(position: Position, records: Sequence[StoredRecord]) -> Position:
+    """Where a reader stands after these records, which follow on its position."""
+    for record in records:
+        position = position.advanced(record.partition, record.offset + 1)
+    return position
+
+
+def _decoded(record: StoredRecord) -> tuple[Event, tuple[str, ...]]:
+    """The event of a record, and the labels of its memory's namespace."""
+    event = decode(record)
+    try:
+        return event, decode_item(event.key)[0]
+    except InvalidInput as error:
+        raise UndecodableEvent(f"partition {record.partition}, offset {record.offset}: {error}") from error
 
 
 class Follower:

@@ -37,7 +37,8 @@ from eventstore.errors import (
 )
 from eventstore.log.base import Batch, Log, Record, StoredRecord
 from eventstore.log.embedded import EmbeddedLog
-from eventstore.views import Metric, Outcome, View, Written
+from eventstore.log.position import Position
+from eventstore.views import Metric, View, Written
 from projector.lease import Lease
 from projector.runner import Follower, Projector
 from projector.view import MaterializedView
@@ -119,8 +120,8 @@ class LocalRuntime:
         return self._view
 
     @property
-    def applied(self) -> int:
-        return self._projector.next
+    def applied(self) -> Position:
+        return self._projector.position
 
     @property
     def stopped(self) -> EventStoreError | None:
@@ -152,14 +153,14 @@ class LocalRuntime:
     def catch_up(self) -> None:
         if self._failed:
             self._reopen()
-        if self._log.end() > self._projector.next:
+        if self._log.ahead_of(self._projector.position):
             self._projector.catch_up()
 
-    def wait_for(self, offset: int, timeout: float) -> None:
+    def wait_for(self, position: Position, timeout: float) -> None:
         self.check()
-        if not self._projector.wait_for(offset, timeout):
+        if not self._projector.wait_for(position, timeout):
             raise ViewBehind(
-                f"the view stands at offset {self._projector.next}, not yet at {offset}, after {timeout} s; "
+                f"the view stands at {self._projector.position}, not yet at {position}, after {timeout} s; "
                 "is the writer of that position on this log?"
             )
 
@@ -214,13 +215,12 @@ class LocalRuntime:
     def _append(self, batches: Sequence[Batch]) -> list[Written | Exception]:
         if self._failed:
             self._reopen()
-        outcomes: dict[int, Outcome] = {}
         failure: list[EventStoreError] = []
 
         def show(lists: Sequence[Sequence[StoredRecord]]) -> None:
             """Between durable and announced: whoever sees the new end finds it applied here."""
             try:
-                outcomes.update(self._projector.apply(lists))
+                self._projector.apply(lists)
             except EventStoreError as error:
                 failure.append(error)
 
@@ -233,10 +233,7 @@ class LocalRuntime:
             failed.__cause__ = failure[0]
             self._failed = self._failed or isinstance(failure[0], ViewError)
             return [failed for _ in batches]
-        return [
-            Written(records, {r.offset: outcomes[r.offset] for r in records if r.offset in outcomes})
-            for records in appended
-        ]
+        return [Written(records, self._projector.outcomes(records)) for records in appended]
 
     def _reopen(self) -> None:
         """Open the view anew after a write to it failed: RocksDB may not recover by itself."""
@@ -283,11 +280,11 @@ class LocalRuntime:
 
     def _catch_up(self) -> None:
         started = time.monotonic()
-        first = self._projector.next
+        first = self._projector.position
         bar: Progress | None = None
         task = None
 
-        def progress(position: int, end: int) -> None:
+        def progress(position: Position, end: Position) -> None:
             nonlocal bar, task
             if time.monotonic() - started < PROGRESS_AFTER or not sys.stderr.isatty():
                 return
@@ -300,9 +297,9 @@ class LocalRuntime:
                     transient=True,
                 )
                 bar.start()
-                task = bar.add_task("", total=end - first)
+                task = bar.add_task("", total=first.behind(end))
             assert task is not None
-            bar.update(task, completed=position - first, total=end - first)
+            bar.update(task, completed=first.behind(position), total=first.behind(end))
 
         try:
             self._projector.catch_up(progress)
@@ -311,7 +308,7 @@ class LocalRuntime:
                 bar.stop()
         seconds = time.monotonic() - started
         if seconds >= PROGRESS_AFTER:
-            count = self._projector.next - first
+            count = first.behind(self._projector.position)
             log.info("caught up with %d events in %.1f s (%.0f/s)", count, seconds, count / seconds)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from rocksdict import DbClosedError, WriteBatch
 
 from eventstore.embedding import differs
 from eventstore.errors import IndexMismatch, LogMismatch, StoreClosed, ViewDamaged
+from eventstore.log.position import Position
 from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Signature, Vector
 from projector.projections import history, items, namespaces, recency, vectors
 from projector.rocks import Database, translate
@@ -28,7 +29,7 @@ log = logging.getLogger("projector.view")
 
 FORMAT: Final = b"1"
 CLOSE_SECONDS: Final = 5.0
-_NEXT: Final = b"m:next:"
+_POSITION: Final = b"m:position"
 _FEED_ROWS: Final = 4_096
 _MISSING: Final = "key not found"
 """How a snapshot of rocksdict says that there is no such key: by an untyped exception."""
@@ -91,7 +92,7 @@ class MaterializedView:
         self.directory = directory
         self.lock = threading.Lock()
         self.index: VectorIndex | None = None
-        self._ranks: tuple[int, Metric] = (0, "cosine")
+        self._ranks: tuple[int, Metric, str] = (0, "cosine", "")
         self._log_id = log_id
         self._reading = 0
         self._idle = threading.Condition(self.lock)
@@ -99,6 +100,8 @@ class MaterializedView:
         self.db = Database(directory / "rocksdb", cache_bytes)
         try:
             self._signature = self._check(log_id)
+            self.sequence = vectors.end(self.db.vectors)
+            """What the next row of vectors is stored under."""
         except BaseException:
             self.db.close()
             raise
@@ -137,16 +140,27 @@ class MaterializedView:
     def signature(self) -> Signature | None:
         return self._signature
 
-    def next_offset(self, partition: int = 0) -> int:
-        """The first offset this view does not hold."""
-        data = self.db.default.get(_NEXT + str(partition).encode())
-        return 0 if data is None else int(data)
+    def position(self, partitions: int) -> Position:
+        """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
+        data = self.db.default.get(_POSITION)
+        if data is None:
+            return Position.start(partitions)
+        found = Position.of(data.decode())
+        if len(found) != partitions:
+            raise LogMismatch(
+                f"the view in {self.directory} was built from {len(found)} partitions, "
+                f"the log has {partitions}. "
+                "Memories are kept in order by partition, so their number cannot change: "
+                "make a new log with more partitions and copy the old one into it"
+            )
+        return found
 
     # ------------------------------------------------------------------ writing
 
-    def commit(self, batch: WriteBatch, next_offset: int, changed: Sequence[vectors.VectorRow]) -> None:
+    def commit(self, batch: WriteBatch, position: Position, changed: Sequence[vectors.VectorRow]) -> None:
         """Make one batch visible, vectors included. Raises ``ViewError``; then nothing is visible."""
-        batch.put(_NEXT + b"0", str(next_offset).encode())
+        batch.put(_POSITION, str(position).encode())
+        first = self.sequence
         for row in changed:
             if self._signature is None and len(row.vectors):
                 self._signature = Signature(row.model, row.vectors.shape[1])
@@ -156,18 +170,19 @@ class MaterializedView:
                 self.db.default.write(batch)
             except Exception as error:
                 raise translate(error, "writing the view") from error
+            self.sequence = first + len(changed)
             if self.index is not None and changed:
-                self.index.apply(_of_size(changed, self._ranks[0]))
+                self.index.apply(_of_size(enumerate(changed, first), self._ranks[0]))
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
         """Open the FAISS index, or check that the open one was made for the same settings."""
         self._refuse_other(dims, model)
         identity = f"{self._log_id}|{model}"
         if self.index is not None:
-            if self._ranks != (dims, distance):
+            if self._ranks[:2] != (dims, distance) or differs(self._ranks[2], model):
                 raise IndexMismatch(
                     f"this store is open in this process with {self._ranks}; "
-                    f"it cannot be used with {(dims, distance)} at the same time"
+                    f"it cannot be used with {(dims, distance, model)} at the same time"
                 )
             return
         index = VectorIndex.open(
@@ -177,18 +192,19 @@ class MaterializedView:
             metric=distance,
             exact=exact,
             lock=self.lock,
+            position=self.sequence - 1,
         )
         # Fed in steps under the lock; the projector is held off by its caller meanwhile.
-        pending: list[vectors.VectorRow] = []
+        pending: list[tuple[int, vectors.VectorRow]] = []
         for row in vectors.read(self.db.vectors, index.covered + 1):
             pending.append(row)
             if len(pending) >= _FEED_ROWS:
                 self._feed(index, pending, dims)
         self._feed(index, pending, dims)
         with self.lock:
-            self.index, self._ranks = index, (dims, distance)
+            self.index, self._ranks = index, (dims, distance, model)
 
-    def _feed(self, index: VectorIndex, pending: list[vectors.VectorRow], dims: int) -> None:
+    def _feed(self, index: VectorIndex, pending: list[tuple[int, vectors.VectorRow]], dims: int) -> None:
         with self.lock:
             index.apply(_of_size(pending, dims))
         pending.clear()
@@ -247,9 +263,9 @@ class MaterializedView:
         return None if made is None else Signature(*json.loads(made))
 
 
-def _of_size(changed: Sequence[vectors.VectorRow], dims: int) -> list[VectorChange]:
+def _of_size(changed: Iterable[tuple[int, vectors.VectorRow]], dims: int) -> list[VectorChange]:
     """Vectors of another size were made by another model: their memories are not ranked."""
     return [
-        VectorChange(row.offset, row.key, row.vectors if row.vectors.shape[1] == dims else None)
-        for row in changed
+        VectorChange(sequence, row.key, row.vectors if row.vectors.shape[1] == dims else None)
+        for sequence, row in changed
     ]

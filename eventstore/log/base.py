@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from eventstore.log.position import Position
+
 
 class Record(NamedTuple):
     """One event as the log carries it.
@@ -47,6 +49,13 @@ class Batch(Protocol):
     def records(self) -> Sequence[Record]: ...
 
 
+class Chunk(NamedTuple):
+    """Records that are applied together, and where a reader stands after them."""
+
+    records: list[StoredRecord]
+    position: Position
+
+
 OnDurable = Callable[[Sequence[Sequence[StoredRecord]]], None]
 """Told of records that are durable and about to be announced."""
 
@@ -63,8 +72,16 @@ class Log(Protocol):
         """Names this very log; a log that is deleted and made again has another one."""
 
     @property
+    def partitions(self) -> int:
+        """How many partitions the log has; it never changes."""
+
+    @property
+    def session(self) -> bytes:
+        """16 bytes that records appended through this object carry."""
+
+    @property
     def end_is_local(self) -> bool:
-        """Whether :meth:`end` costs no more than reading memory."""
+        """Whether :meth:`high_water_mark` costs no more than reading memory."""
 
     def prepare(self, records: Sequence[Record]) -> Batch:
         """Do whatever can be done before the append, in the caller's own thread.
@@ -84,13 +101,16 @@ class Log(Protocol):
         cannot be told.
         """
 
-    def end(self, partition: int = 0) -> int:
-        """The high-water mark: the offset that the next durable record will get."""
+    def high_water_mark(self) -> Position:
+        """The offsets that the next durable records will get."""
 
-    def read(self, start: int, partition: int = 0) -> Iterator[list[StoredRecord]]:
-        """Records from ``start`` to the present high-water mark, in lists that belong together.
+    def ahead_of(self, position: Position) -> bool:
+        """Whether the log is known to hold something beyond a position; asks nobody."""
 
-        A list is never part of an atomic batch, except where ``start`` cuts into one.
+    def chunks(self, start: Position) -> Iterator[Chunk]:
+        """Records from ``start`` to the present high-water mark.
+
+        A chunk is never part of an atomic batch, except where ``start`` cuts into one.
         Raises ``LogDamaged`` at the first record whose checksum does not hold.
         """
 

@@ -20,9 +20,10 @@ from zlib import crc32
 
 from eventstore.errors import InvalidConfig, InvalidInput, OutcomeUnknown, StoreClosed, StoreForked
 from eventstore.log import frames
-from eventstore.log.base import Batch, OnDurable, Record, StoredRecord
+from eventstore.log.base import Batch, Chunk, OnDurable, Record, StoredRecord
 from eventstore.log.file_lock import FileLock
 from eventstore.log.high_water import HighWater
+from eventstore.log.position import Position
 from eventstore.log.segments import FIRST_BYTES, INDEX_STEP, Segments, sync_data, write_all
 from eventstore.log.tail import End, Tail, damaged, unavailable
 
@@ -64,7 +65,7 @@ class EmbeddedLog:
 
     @classmethod
     def open(
-        cls, directory: Path, *, segment_bytes: int = 64 * _MIB, max_batch_bytes: int = 512 * _MIB
+        cls, directory: Path, *, segment_bytes: int = 16 * _MIB, max_batch_bytes: int = 512 * _MIB
     ) -> EmbeddedLog:
         """Open the log in ``directory``, made when missing; its parent must exist.
 
@@ -97,6 +98,16 @@ class EmbeddedLog:
     def log_id(self) -> str:
         """A UUID, made with the first segment."""
         return str(uuid.UUID(bytes=self._segments.log_id))
+
+    @property
+    def partitions(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def session(self) -> bytes:
+        """Names this object among all writers; see ``StoredRecord.session``."""
+        return self._session
 
     @property
     def end_is_local(self) -> bool:
@@ -135,6 +146,19 @@ class EmbeddedLog:
                 finally:
                     self._mark.publish(self._tail.end.offset)
         return stored
+
+    def high_water_mark(self) -> Position:
+        """The offset that the next durable record will get."""
+        return Position(self.end())
+
+    def ahead_of(self, position: Position) -> bool:
+        """Whether the log holds more than a reader at ``position`` has seen."""
+        return self.end() > position[0]
+
+    def chunks(self, start: Position) -> Iterator[Chunk]:
+        """Records from ``start`` to the present high-water mark, a chunk for each batch; see :meth:`read`."""
+        for records in self.read(start[0]):
+            yield Chunk(records, Position(records[-1].offset + 1))
 
     def end(self, partition: int = 0) -> int:
         """The high-water mark, from memory; appends of other processes show at once."""
@@ -253,8 +277,9 @@ class EmbeddedLog:
         self._sequence = found.sequence or self._sequence
         self._segments.refresh()
         if self._segments.bases[-1] != tail.base:
-            tail.close()
-            tail = self._tail = Tail(self._segments, self._segments.bases[-1], self._salt)
+            older, tail = tail, Tail(self._segments, self._segments.bases[-1], self._salt)
+            self._tail = tail
+            older.close()
             found = tail.advance(mark.end, self._session)
         was_cut = (in_doubt or not tail.is_clear()) and tail.cut(mark.end)
         offset = tail.end.offset

@@ -153,7 +153,7 @@ class Segments:
         )
 
     def create(self, base: int, log_id: bytes, appended_us: int, size: int) -> None:
-        """Make the next segment, complete and durable under its name at once. Raises ``OSError``."""
+        """Make the next segment, complete at once; its name is not durable yet. Raises ``OSError``."""
         previous = self.bases[-1] if self.bases else _NONE
         raw = _HEADER.pack(_MAGIC, _FORMAT, 0, log_id, base, previous, appended_us)
         raw = raw[:12] + _checked(raw).to_bytes(4, "little") + raw[16:]
@@ -167,7 +167,6 @@ class Segments:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise
-        sync_directory(self.directory)
 
     def holding(self, offset: int) -> int:
         """Base of the segment that holds ``offset``, or will."""

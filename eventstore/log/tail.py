@@ -15,7 +15,15 @@ from typing import NamedTuple
 from eventstore.errors import LogDamaged, LogFull, LogUnavailable
 from eventstore.log.frames import HEADER_BYTES as FRAME_HEADER_BYTES
 from eventstore.log.frames import proof_of_loss, walk
-from eventstore.log.segments import FIRST_BYTES, HEADER_BYTES, INDEX_STEP, Segments, sync_data, write_all
+from eventstore.log.segments import (
+    FIRST_BYTES,
+    HEADER_BYTES,
+    INDEX_STEP,
+    Segments,
+    sync_data,
+    sync_directory,
+    write_all,
+)
 
 _logger = logging.getLogger("eventstore.log")
 _LARGEST_STEP = 8 * 1024 * 1024
@@ -44,7 +52,11 @@ class Tail:
     """The end of the log in its last segment."""
 
     def __init__(self, segments: Segments, base: int, salt: int) -> None:
-        """Open the segment; it counts as empty until :meth:`advance`. Raises ``OSError``, ``LogDamaged``."""
+        """Open the segment; it counts as empty until :meth:`advance`. Raises ``OSError``, ``LogDamaged``.
+
+        The segment's name is made durable, since whoever made it may have died before that.
+        """
+        sync_directory(segments.directory)
         self._segments = segments
         self._salt = salt
         self.base = base

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
 
 from eventstore.errors import EventStoreError
 from projector.cli import demo, items, log
+from projector.cli.output import complain
 
 app = typer.Typer(
     name="eventstore",
@@ -33,5 +33,5 @@ def main() -> None:
     try:
         app()
     except EventStoreError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", highlight=False)
+        complain(f"{type(error).__name__}: {error}")
         sys.exit(2)

@@ -1,6 +1,6 @@
 """Commands about memories: get, search, namespaces, history.
 
-Each opens the store beside whatever else has it open, reads, and leaves; nothing is refreshed
+Each opens the store beside whatever else has it open, reads, and leaves; no memory is refreshed
 or written. Namespaces are given with ``/`` between labels, keys as they are.
 """
 
@@ -13,17 +13,16 @@ from typing import Annotated
 
 import typer
 from langgraph.store.base import Item
-from rich.console import Console
 
 from eventstore import EventStore
 from eventstore.namespaces import check_namespace
-from projector.cli.output import compact, emit, print_table, when
+from projector.cli.output import compact, complain, emit, plain, print_table, when
 
 Store = Annotated[Path, typer.Argument(help="Folder of the store.")]
 Namespace = Annotated[str, typer.Argument(help="Labels with '/' between them; '' is the whole store.")]
 Key = Annotated[str, typer.Argument(help="Key of the memory.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs, one document.")]
-Limit = Annotated[int, typer.Option(help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 
 def open_existing(path: Path) -> EventStore:
@@ -43,7 +42,7 @@ def get(store: Store, namespace: Namespace, key: Key, as_json: Json = False) -> 
     with open_existing(store) as opened:
         item = opened.get(labels(namespace), key, refresh_ttl=False)
     if item is None:
-        Console(stderr=True).print(f"no memory {key!r} in {namespace!r}")
+        complain(f"no memory {key!r} in {namespace!r}")
         raise typer.Exit(1)
     if as_json:
         emit(item.dict())
@@ -56,7 +55,7 @@ def search(
     namespace: Namespace = "",
     where: Annotated[str | None, typer.Option(help="Filter, as JSON.")] = None,
     limit: Limit = 20,
-    offset: Annotated[int, typer.Option(help="Skip so many.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Skip so many.")] = 0,
     as_json: Json = False,
 ) -> None:
     """List memories under a namespace, last updated first."""
@@ -75,7 +74,7 @@ def search(
 def namespaces(
     store: Store,
     prefix: Annotated[str, typer.Argument(help="Labels with '/' between them; '*' is any one label.")] = "",
-    max_depth: Annotated[int | None, typer.Option(help="Cut longer ones to so many labels.")] = None,
+    max_depth: Annotated[int | None, typer.Option(min=1, help="Cut longer ones to so many labels.")] = None,
     limit: Limit = 100,
     as_json: Json = False,
 ) -> None:
@@ -86,7 +85,7 @@ def namespaces(
         emit(found)
     else:
         for namespace in found:
-            print("/".join(namespace))
+            print(plain("/".join(namespace)))
 
 
 def history(store: Store, namespace: Namespace, key: Key, limit: Limit = 50, as_json: Json = False) -> None:
@@ -94,7 +93,7 @@ def history(store: Store, namespace: Namespace, key: Key, limit: Limit = 50, as_
     with open_existing(store) as opened:
         versions = opened.history(labels(namespace), key, limit=limit)
     if not versions:
-        Console(stderr=True).print(f"nothing was ever written to {key!r} in {namespace!r}")
+        complain(f"nothing was ever written to {key!r} in {namespace!r}")
         raise typer.Exit(1)
     if as_json:
         emit([version.model_dump(mode="json") for version in versions])

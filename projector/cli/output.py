@@ -1,4 +1,8 @@
-"""How commands print: tables that fit what is in them, or one JSON document."""
+"""How commands print: tables that fit what is in them, or one JSON document.
+
+What memories say is data: it is never read as markup, and characters that would steer the
+terminal are shown escaped.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+_UNBOUNDED = 1_000_000
 
 
 def emit(document: Any) -> None:
@@ -16,16 +23,37 @@ def emit(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
 
 
+def complain(text: str) -> None:
+    """One line on standard error."""
+    Console(stderr=True).print(plain(text), soft_wrap=True)
+
+
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with the same columns; a column that is empty throughout is left out."""
-    used = [name for name in (rows[0] if rows else ()) if any(row[name] not in (None, "") for row in rows)]
+    """Rows with the same columns; a column that is empty throughout is left out.
+
+    On a terminal cells are folded to its width; elsewhere each row stays on one line. No rows
+    print nothing.
+    """
+    if not rows:
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_UNBOUNDED)
     table = Table()
+    used = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     for name in used:
-        # Only values may be long; the rest is worth more in one piece.
-        table.add_column(name, no_wrap=name != "value", overflow="fold" if name == "value" else "ellipsis")
+        # Folded, never cut: half a key is of no use. Values are what people came to read.
+        table.add_column(name, overflow="fold", min_width=24 if name == "value" else None)
     for row in rows:
-        table.add_row(*("" if row[name] is None else str(row[name]) for name in used))
-    Console().print(table)
+        table.add_row(*(Text("" if row[name] is None else plain(str(row[name]))) for name in used))
+    console.print(table)
+
+
+def plain(text: str) -> str:
+    """Text without characters that would steer a terminal; those are shown as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def when(at: datetime) -> str:

@@ -23,12 +23,13 @@ from projector.rocks import scan
 
 FORMAT: Final = 1
 _OFFSET: Final = struct.Struct(">Q")
-_HEADER: Final = struct.Struct(">B10pQQQQHQQ")
+_HEADER: Final = struct.Struct(">B10pQQQQQHQQQ")
+_NONE: Final = 2**64 - 1
 _COMPLEMENT: Final = 2**64 - 1
 
 
-def write(batch: WriteBatch, change: Change, history: ColumnFamily) -> None:
-    """The row of one change, rejected ones included."""
+def write(batch: WriteBatch, change: Change, vectors: int | None, history: ColumnFamily) -> None:
+    """The row of one change, rejected ones included. ``vectors`` is the sequence of its vectors' row."""
     record, after = change.record, change.after
     outcome = "rejected" if change.outcome == "rejected" else change.event.kind.value
     header = _HEADER.pack(
@@ -38,9 +39,11 @@ def write(batch: WriteBatch, change: Change, history: ColumnFamily) -> None:
         after.created_us,
         after.updated_us,
         after.expires_us,
+        after.ttl_us,
         record.partition,
         record.offset,
         record.appended_us,
+        _NONE if vectors is None else vectors,
     )
     batch.put(
         _prefix(change.event.key) + _OFFSET.pack(_COMPLEMENT - record.offset), header + pack(record), history
@@ -52,27 +55,16 @@ def read(source: Rdict | Snapshot, key: bytes, before: int | None) -> Iterator[H
     prefix = _prefix(key)
     start = None if before is None else prefix + _OFFSET.pack(_COMPLEMENT - before + 1)
     for _, data in scan(source, prefix, start):
-        form, outcome, version, created, updated, expires, partition, offset, appended = _HEADER.unpack_from(
-            data
-        )
-        if form != FORMAT:
+        fields = _HEADER.unpack_from(data)
+        if fields[0] != FORMAT:
             raise ViewDamaged(
-                f"a history row of format {form}; the view was written by another release, rebuild it"
+                f"a history row of format {fields[0]}; another release wrote the view, rebuild it"
             )
         headers, value = unpack(data[_HEADER.size :])
         put = headers.get("type", b"").startswith(Kind.PUT.encode() + b"/")
-        yield HistoryRow(
-            outcome.decode(),
-            version,
-            created,
-            updated,
-            expires,
-            partition,
-            offset,
-            appended,
-            headers,
-            value if put else None,
-        )
+        outcome, *numbers, vectors = fields[1:]
+        sequence = None if vectors == _NONE else vectors
+        yield HistoryRow._make((outcome.decode(), *numbers, sequence, headers, value if put else None))
 
 
 def _prefix(key: bytes) -> bytes:

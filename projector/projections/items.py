@@ -18,7 +18,7 @@ from eventstore.events import Kind
 from eventstore.views import Row
 from projector.fold import ABSENT, ItemState
 from projector.projections.base import Change
-from projector.rocks import Database, scan, scan_keys
+from projector.rocks import Database, get, scan, scan_keys
 
 FORMAT: Final = 1
 _HEADER: Final = struct.Struct(">BQQQQQHQH")
@@ -69,11 +69,11 @@ class Items:
         pending = self._pending.get(key)
         if pending is not None:
             return pending[0]
-        data = self._db.items.get(key)
+        data = get(self._db.items, key)
         if data is not None:
             _, version, created, updated, expires, ttl, _, _, vectors = _HEADER.unpack_from(data)
             return ItemState(True, version, created, updated, expires, ttl, vectors)
-        grave = self._db.default.get(b"g" + key)
+        grave = get(self._db.default, b"g" + key)
         if grave is not None:
             version, updated = _GRAVE.unpack(grave)
             return ItemState(False, version, 0, updated)
@@ -113,5 +113,5 @@ class Items:
         pending = self._pending.get(key)
         if pending is not None:
             return pending[1]
-        data = self._db.items.get(key)
+        data = get(self._db.items, key)
         return b"" if data is None else bytes(data[HEADER_BYTES:])

@@ -16,7 +16,7 @@ from eventstore.keys import after as after_prefix
 from eventstore.keys import prefixes
 from eventstore.views import NamespaceCount
 from projector.projections.base import Change
-from projector.rocks import Database, check
+from projector.rocks import Database, check, get
 
 _COUNTS: Final = struct.Struct(">QQ")
 _CACHED: Final = 100_000
@@ -100,7 +100,7 @@ class Namespaces:
     def _counts(self, prefix: bytes) -> tuple[int, int]:
         found = self._pending.get(prefix) or self._committed.get(prefix)
         if found is None:
-            data = self._db.namespaces.get(prefix)
+            data = get(self._db.namespaces, prefix)
             found = (0, 0) if data is None else _COUNTS.unpack(data)
             self._committed[prefix] = found
         return found

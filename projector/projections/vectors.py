@@ -1,8 +1,9 @@
-"""What every event did to its memory's vectors, in the order of the log.
+"""What every event did to its memory's vectors, in the order this view applied them.
 
-``vectors``: partition and offset → item key and the vectors it has from then on, none when an
-event took them away. This is the truth of the FAISS index: read from an offset on, it brings
-any saved state of the index up to date. It keeps the vectors of the past, too.
+``vectors``: sequence → item key, where the event stands in the log, and the vectors the memory
+has from then on, none when the event took them away. The sequence is the view's own, since
+partitions have no common order. This is the truth of the FAISS index: read from a sequence on,
+it brings any saved state of the index up to date. It keeps the vectors of the past, too.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
 from eventstore.views import Vector
 from projector.projections.base import Change
-from projector.rocks import scan
+from projector.rocks import check, scan
 
-_POSITION: Final = struct.Struct(">HQ")
-_HEADER: Final = struct.Struct(">HIHI")
+_SEQUENCE: Final = struct.Struct(">Q")
+_HEADER: Final = struct.Struct(">HQHIHI")
 
 
 class VectorRow(NamedTuple):
-    """The vectors of one memory from one offset on."""
+    """The vectors of one memory from one event on."""
 
+    partition: int
     offset: int
     key: bytes
     model: str
@@ -39,32 +41,38 @@ def of(change: Change) -> VectorRow | None:
         return None
     if change.before.version == change.after.version:
         return None  # A touch or a rejection: the vectors stay as they are.
+    at = change.record.partition, change.record.offset
     if embedded is None or not change.after.live:
-        return VectorRow(change.record.offset, change.event.key, "", np.empty((0, 0), np.float32))
+        return VectorRow(*at, change.event.key, "", np.empty((0, 0), np.float32))
     made = np.frombuffer(embedded.data, "<f4").reshape(len(embedded.paths), embedded.dims)
-    return VectorRow(change.record.offset, change.event.key, embedded.model, made)
+    return VectorRow(*at, change.event.key, embedded.model, made)
 
 
-def write(batch: WriteBatch, partition: int, row: VectorRow, vectors: ColumnFamily) -> None:
-    """Store a row under its position."""
+def write(batch: WriteBatch, sequence: int, row: VectorRow, vectors: ColumnFamily) -> None:
+    """Store a row under the sequence it is applied at."""
     model = row.model.encode()
     count, dims = row.vectors.shape
-    header = _HEADER.pack(count, dims, len(model), len(row.key))
-    batch.put(
-        _POSITION.pack(partition, row.offset),
-        header + model + row.key + row.vectors.astype("<f4").tobytes(),
-        vectors,
-    )
+    header = _HEADER.pack(row.partition, row.offset, count, dims, len(model), len(row.key))
+    data = header + model + row.key + row.vectors.astype("<f4", copy=False).tobytes()
+    batch.put(_SEQUENCE.pack(sequence), data, vectors)
 
 
-def read(source: Rdict | Snapshot, start: int, partition: int = 0) -> Iterator[VectorRow]:
-    """Rows of one partition from an offset on, in log order."""
-    prefix = partition.to_bytes(2, "big")
-    for key, data in scan(source, prefix, _POSITION.pack(partition, start)):
-        count, dims, model_bytes, key_bytes = _HEADER.unpack_from(data)
+def read(source: Rdict | Snapshot, start: int) -> Iterator[tuple[int, VectorRow]]:
+    """Sequences and rows from a sequence on, in order."""
+    for key, data in scan(source, b"", _SEQUENCE.pack(start)):
+        partition, offset, count, dims, model_bytes, key_bytes = _HEADER.unpack_from(data)
         at = _HEADER.size
         model = data[at : at + model_bytes].decode()
         at += model_bytes
         item = data[at : at + key_bytes]
         made = np.frombuffer(data, "<f4", offset=at + key_bytes).reshape(count, dims)
-        yield VectorRow(_POSITION.unpack(key)[1], item, model, made)
+        yield _SEQUENCE.unpack(key)[0], VectorRow(partition, offset, item, model, made)
+
+
+def end(source: Rdict) -> int:
+    """The sequence after the last row."""
+    it = source.iter()
+    it.seek_to_last()
+    last = it.key() if it.valid() else None
+    check(it)
+    return 0 if last is None else int(_SEQUENCE.unpack(last)[0]) + 1

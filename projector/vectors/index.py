@@ -163,7 +163,7 @@ class VectorIndex:
                 delta_rows=buffered,
                 bytes=buffered * self._dims * 4
                 + sum(segment.record.size for segment in segments)
-                + sum(graph.record.size for graph in graphs),
+                + sum(record.size for graph in graphs for record in graph.records),
                 applied=self._applied,
                 covered=self.covered,
             )

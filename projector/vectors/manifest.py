@@ -93,8 +93,9 @@ def _open(directory: Path, body: dict[str, Any], owner: Owner) -> Saved:
             segment.died[dead[at]] = 0
             segment.dead = len(dead[at])
         if entry["graph"] is not None:
-            segment.graph = Graph.open(directory, FileRecord(*entry["graph"]))
-            names.add(segment.graph.record.name)
+            graph, nodes = entry["graph"]
+            segment.graph = Graph.open(directory, (FileRecord(*graph), FileRecord(*nodes)), len(segment))
+            names |= {record.name for record in segment.graph.records}
         segments.append(segment)
     return Saved(body["covered"], body["next"], segments, names)
 
@@ -119,14 +120,14 @@ def save(
     entries = []
     for segment, rows in zip(segments, dead, strict=True):
         graph = segment.graph
-        names |= {segment.record.name} | ({graph.record.name} if graph else set())
+        names |= {segment.record.name, *(record.name for record in (graph.records if graph else ()))}
         entries.append(
             {
                 "file": segment.record,
                 "rows": len(segment),
                 "items": segment.items,
                 "dead": len(rows),
-                "graph": graph.record if graph else None,
+                "graph": graph.records if graph else None,
             }
         )
     body = {"format": _FORMAT, **asdict(owner), "covered": covered, "next": next_number}

@@ -208,6 +208,7 @@ class Upkeep:
         built = graph.build(largest, self._owner.metric, path, limits.build_threads, self._pause)
         if built is None:
             return False
+        self._files |= {record.name for record in built.records}
         largest.graph = built
         self._unsaved = True
         return self._save()

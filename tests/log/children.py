@@ -153,7 +153,7 @@ def orphan(directory: str) -> None:
         child = os.fork()
         if not child:
             os.write(write_end, b"1")
-            time.sleep(20)
+            time.sleep(100)
             os._exit(0)
         os.read(read_end, 1)
         say(child)

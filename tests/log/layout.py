@@ -15,7 +15,7 @@ class Place(NamedTuple):
     position: int
     size: int
     offset: int
-    count: int
+    records: int
 
 
 def segment_paths(directory: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def values(path: Path) -> list[bytes | None]:
     found: list[bytes | None] = []
     for place in places(path):
         at = place.position + 72
-        for _ in range(place.count):
+        for _ in range(place.records):
             key_bytes, value_bytes, headers, name_bytes = struct.unpack_from("<IIII", raw, at)
             at += 16 + name_bytes
             lengths = struct.unpack_from(f"<{headers}I", raw, at)

@@ -98,7 +98,7 @@ def test_an_error_in_on_durable_leaves_the_record_announced(open_log: OpenLog) -
     def fail(_: object) -> None:
         raise OSError("no")
 
-    with pytest.raises(OSError, match="^no$"):
+    with pytest.raises(OSError, match=r"^no$"):
         log.append([log.prepare([Record(b"k", b"v", ())])], fail)
     assert log.end() == 1
     assert put(log, "next") == 1

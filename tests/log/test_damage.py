@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -60,7 +62,8 @@ TEARS = {
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "eventstore.log" and r.levelno >= logging.WARNING]
+    mine = [r for r in caplog.records if r.name == "eventstore.log" and r.levelno >= logging.WARNING]
+    return [r.getMessage() for r in mine]
 
 
 @pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS.keys())
@@ -115,26 +118,27 @@ def test_a_batch_is_torn_as_a_whole(open_log: OpenLog, directory: Path) -> None:
     assert keys(open_log()) == ["a"]
 
 
-@pytest.mark.parametrize("acknowledged", [True, False])
+@pytest.mark.parametrize("mark", ["moved on", "before", "of another log"])
 def test_frames_of_one_write_may_reach_the_disk_in_any_order(
-    open_log: OpenLog, directory: Path, acknowledged: bool
+    open_log: OpenLog, directory: Path, mark: str
 ) -> None:
     """Only the mark tells a write that was never synced from one that was damaged later."""
     log = open_log()
     put(log, "a")
-    mark = (directory / "high-water").read_bytes()
+    before = (directory / "high-water").read_bytes()
     log.append([log.prepare([Record(key, b"x" * 200, ())]) for key in (b"b", b"c", b"d")])
     log.close()
     [path] = layout.segment_paths(directory)
     keep(10)(path, layout.places(path)[2])
-    if acknowledged:
+    if mark == "moved on":
         with pytest.raises(LogDamaged):
             open_log()
-    else:
-        layout.overwrite(directory / "high-water", 0, mark)
-        log = open_log()
-        assert keys(log) == ["a", "b"]
-        assert put(log, "e") == 2
+        return
+    contents = {"before": before, "of another log": b"EvMark01" + b"\xff" * 56}
+    layout.overwrite(directory / "high-water", 0, contents[mark])
+    log = open_log()
+    assert keys(log) == ["a", "b"]
+    assert put(log, "e") == 2
 
 
 def test_a_torn_record_that_holds_a_copy_of_log_files_is_cut(open_log: OpenLog, directory: Path) -> None:
@@ -153,15 +157,16 @@ def test_a_torn_record_that_holds_a_copy_of_log_files_is_cut(open_log: OpenLog, 
     assert keys(log) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("at", [0, 4, 8, 20, 60, 90, 150])
 def test_a_flipped_byte_in_the_last_segment_is_refused(
-    open_log: OpenLog, directory: Path, caplog: pytest.LogCaptureFixture, at: int
+    open_log: OpenLog, directory: Path, caplog: pytest.LogCaptureFixture, number: int, at: int
 ) -> None:
     log = open_log()
     for i in range(6):
         put(log, f"{i}", b"x" * 100)
     [path] = layout.segment_paths(directory)
-    place = layout.places(path)[3]
+    place = layout.places(path)[number]
     layout.flip(path, place.position + at)
     damaged = path.read_bytes()
 
@@ -170,15 +175,32 @@ def test_a_flipped_byte_in_the_last_segment_is_refused(
     log.close()
     with pytest.raises(LogDamaged) as opening:
         open_log()
-    for error in (reading.value, opening.value):
+    (directory / "high-water").unlink()
+    with pytest.raises(LogDamaged) as opening_without_mark:
+        open_log()
+    for error in (reading.value, opening.value, opening_without_mark.value):
         assert str(path) in str(error)
         assert f"at byte {place.position}:" in str(error)
-        assert "offset 3 " in str(error)
+        assert f"offset {number} " in str(error)
     assert path.read_bytes() == damaged
     assert not warnings_of(caplog)
 
     layout.flip(path, place.position + at)
     assert keys(open_log()) == list("012345")
+
+
+def test_a_frame_in_the_place_of_another_is_refused(open_log: OpenLog, directory: Path) -> None:
+    log = open_log()
+    for i in range(6):
+        put(log, f"{i}")
+    [path] = layout.segment_paths(directory)
+    first, second = layout.places(path)[2:4]
+    layout.overwrite(path, second.position, path.read_bytes()[first.position :][: first.size])
+    with pytest.raises(LogDamaged, match=rf"at byte {second.position}: .*offset 3 "):
+        list(log.read(0))
+    log.close()
+    with pytest.raises(LogDamaged, match=rf"at byte {second.position}: .*offset 3 "):
+        open_log()
 
 
 def test_what_stands_before_the_damage_is_given_first(open_log: OpenLog, directory: Path) -> None:
@@ -202,7 +224,8 @@ def test_damage_in_an_older_segment_is_found_when_read(open_log: OpenLog, direct
     place = layout.places(path)[-1]
     layout.flip(path, place.position + 100)
     log = open_log(segment_bytes=1024)
-    with pytest.raises(LogDamaged, match=rf"{path} is damaged at byte {place.position}: .*offset {place.offset} "):
+    expected = rf"{path} is damaged at byte {place.position}: .*offset {place.offset} "
+    with pytest.raises(LogDamaged, match=expected):
         list(log.read(0))
     later = layout.segment_paths(directory)[2]
     assert keys(log, int(later.stem)) == [str(i) for i in range(int(later.stem), 12)]
@@ -239,7 +262,9 @@ def test_a_segment_that_lost_its_last_frame_is_found_when_read(open_log: OpenLog
 
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("at", [3, 12, 20, 33, 45, 60])
-def test_a_damaged_segment_header_is_refused(open_log: OpenLog, directory: Path, number: int, at: int) -> None:
+def test_a_damaged_segment_header_is_refused(
+    open_log: OpenLog, directory: Path, number: int, at: int
+) -> None:
     log = open_log(segment_bytes=1024)
     for i in range(9):
         put(log, f"{i}", b"x" * 200)
@@ -268,7 +293,7 @@ def test_a_newer_format_is_refused(open_log: OpenLog, directory: Path) -> None:
     [path] = layout.segment_paths(directory)
     raw = bytearray(path.read_bytes())
     raw[8] = 9
-    raw[12:16] = layout.crc32(raw[16:64], layout.crc32(raw[:12])).to_bytes(4, "little")
+    raw[12:16] = crc32(raw[16:64], crc32(raw[:12])).to_bytes(4, "little")
     path.write_bytes(raw)
     with pytest.raises(LogError, match="format 9"):
         open_log()
@@ -287,6 +312,49 @@ def test_the_mark_is_only_a_hint(open_log: OpenLog, directory: Path, content: by
     assert log.end() == 3
     assert keys(log) == ["0", "1", "2"]
     assert put(log, "3") == 3
+
+
+def test_a_log_that_another_process_found_shorter(open_log: OpenLog, directory: Path) -> None:
+    log = open_log()
+    for i in range(3):
+        put(log, f"{i}")
+    [path] = layout.segment_paths(directory)
+    last = layout.places(path)[-1]
+    layout.flip(path, last.position + last.size - 1)
+    other = open_log()
+    assert other.end() == 2
+    assert put(log, "next") == 2
+    assert keys(log) == keys(other) == ["0", "1", "next"]
+
+
+def test_frames_beyond_the_mark_are_made_durable_before_it_moves(
+    open_log: OpenLog, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    for i in range(3):
+        put(log, f"{i}")
+    log.close()
+    layout.overwrite(directory / "high-water", 8, (1).to_bytes(8, "little"))
+    [path] = layout.segment_paths(directory)
+    frames = layout.places(path)
+    wrote: list[tuple[int, int]] = []
+    marks: list[int] = []
+    write, sync = os.pwritev, os.fdatasync
+
+    def pwritev(fd: int, buffers: list[bytes], position: int) -> int:
+        wrote.append((position, sum(map(len, buffers))))
+        return write(fd, buffers, position)
+
+    def fdatasync(fd: int) -> None:
+        marks.append(int.from_bytes((directory / "high-water").read_bytes()[8:16], "little"))
+        sync(fd)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    log = open_log()
+    assert wrote == [(frames[1].position, frames[1].size + frames[2].size)]
+    assert marks == [1]
+    assert log.end() == 3
 
 
 @pytest.mark.parametrize("offset", [0, 2, 100])

@@ -38,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("mounting a small disk is not permitted here")
     yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("segment_bytes", [64 * 1024, 64 * 1024 * 1024])
@@ -158,6 +158,21 @@ def test_a_segment_that_cannot_be_made(open_log: OpenLog, monkeypatch: pytest.Mo
     assert put(log, "c") == 1
     assert put(log, "d", b"x" * 900) == 2
     assert keys(log) == ["a", "c", "d"]
+
+
+def test_a_segment_that_was_made_and_not_used(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = open_log(segment_bytes=1024), open_log(segment_bytes=1024)
+    put(log, "a", b"x" * 600)
+    put(other, "b")
+    failing = Failing(monkeypatch, os, "fsync", errno.EIO)
+    failing.times = 1
+    with pytest.raises(LogUnavailable):
+        put(log, "refused", b"x" * 900)
+    assert put(other, "c", b"x" * 10) == 2
+    assert put(log, "d", b"x" * 900) == 3
+    assert keys(log) == keys(other) == ["a", "b", "c", "d"]
+    log.close()
+    assert keys(open_log()) == ["a", "b", "c", "d"]
 
 
 def test_an_interrupt_between_write_and_sync(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:

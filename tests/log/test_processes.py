@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -58,10 +59,11 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(open_log: OpenLog, direct
         assert found["printed"][0] == f"{number}-0"
         assert mine[: len(found["printed"])] == found["printed"]
         assert len(mine) <= len(found["printed"]) + 1
-    for before, after in zip(rounds, rounds[1:], strict=False):
+    for before, after in itertools.pairwise(rounds):
         assert after["present"][: len(before["present"])] == before["present"]
-    assert keys(open_log()) == rounds[-1]["present"]
-    assert sum(len(layout.places(path)) for path in layout.segment_paths(directory)) == len(rounds[-1]["present"])
+    present = rounds[-1]["present"]
+    assert keys(open_log()) == present
+    assert sum(len(layout.places(path)) for path in layout.segment_paths(directory)) == len(present)
 
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on(directory: Path) -> None:
@@ -70,6 +72,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(directory: Path) -> No
     assert parent == {"parent": 2, "keys": ["before", "own", "parent"]}
 
 
+@pytest.mark.timeout(20)
 def test_a_writer_that_died_before_the_mark_moved(open_log: OpenLog, directory: Path) -> None:
     """Its record counts, and a child it left behind does not hold its lock."""
     log = open_log()
