@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from langgraph.store.base import BaseStore, PutOp
@@ -64,7 +64,7 @@ class Bench:
 
     def put_op(self, number: int) -> PutOp:
         work = self.work
-        index = None if work.is_embedded(number) else False
+        index: Literal[False] | None = None if work.is_embedded(number) else False
         return PutOp(work.namespace(number), work.key(number), work.value(number), index)
 
     def is_there(self, number: int) -> bool:

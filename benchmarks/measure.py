@@ -47,8 +47,9 @@ def timed(
 ) -> tuple[Slice, list[tuple[A, R]]]:
     """Call one after the other for ``seconds``; the first call warms up, unless it takes them all."""
     clock = time.perf_counter
-    done, kept = Slice(), []
-    source = itertools.cycle(list(arguments))
+    done = Slice()
+    kept: list[tuple[A, R]] = []
+    source = itertools.cycle(arguments)
     argument = next(source)
     started = clock()
     answer = call(argument)
@@ -71,10 +72,11 @@ def timed(
 async def timed_async(
     call: Callable[[A], Awaitable[R]], arguments: Iterable[A], seconds: float, most: int = 5_000
 ) -> tuple[Slice, list[tuple[A, R]]]:
-    """:func:`timed` for one coroutine at a time."""
+    """:func:`timed` for coroutines, one after the other."""
     clock = time.perf_counter
-    done, kept = Slice(), []
-    source = itertools.cycle(list(arguments))
+    done = Slice()
+    kept: list[tuple[A, R]] = []
+    source = itertools.cycle(arguments)
     await call(next(source))
     end = clock() + seconds
     for argument in source:
@@ -123,7 +125,7 @@ def threads(work: Callable[[int], Iterator[None]], count: int, seconds: float) -
 
 
 async def tasks(call: Callable[[int, int], Awaitable[None]], count: int, seconds: float) -> tuple[float, int]:
-    """Let ``count`` tasks call ``call(task, step)`` over and over; operations per second, and their number."""
+    """Let ``count`` tasks each call ``call(task, step)`` over and over; see :func:`threads`."""
     started = time.perf_counter()
     end = started + seconds
 
@@ -141,13 +143,13 @@ async def tasks(call: Callable[[int, int], Awaitable[None]], count: int, seconds
 
 
 def until_quiet(most: float, window: float = 0.2) -> tuple[float, bool]:
-    """Seconds until this process has next to nothing to do, and whether that came within ``most``."""
+    """Seconds until this process has next to nothing to do (0: at once), and whether it came to that."""
     started = time.perf_counter()
     while (spent := time.perf_counter() - started) < most:
         used = time.process_time()
         time.sleep(window)
         if time.process_time() - used < window / 10:
-            return spent, True
+            return spent if spent > window else 0.0, True
     return most, False
 
 

@@ -27,6 +27,9 @@ KINDS: Final = ("fact", "preference", "event", "plan", "summary")
 KIND_SHARES: Final = (0.4, 0.3, 0.15, 0.1, 0.05)
 TAGS: Final = 100
 """A tag is on one memory in a hundred."""
+BATCH: Final = 100
+CHUNKS: Final = 10
+"""Turns in which a store is loaded."""
 TOPICS: Final = 200
 LATENT: Final = 64
 SHARED: Final[Namespace] = ("shared", "facts")
@@ -35,7 +38,7 @@ _WORDS: Final = (
     "invoice number delayed twice in march and asked whether refund reaches old account or new one "
     "travels north each winter keeps two dogs never flies without window seat reads about bridges "
     "project deadline moved team agreed budget stays same customer wants weekly summary by mail"
-).split()
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ class Workload:
         self.kind: Numbers = rng.choice(len(KINDS), size=items, p=KIND_SHARES)
         self.tag: Numbers = rng.integers(0, TAGS, size=items)
         self._importance = rng.integers(1, 11, size=items)
-        self._phrases = [" ".join(rng.choice(_WORDS, size=int(rng.integers(4, 20)))) for _ in range(2048)]
+        words = _WORDS.split()
+        self._phrases = [" ".join(rng.choice(words, size=int(rng.integers(4, 20)))) for _ in range(2048)]
         self.embedded: Numbers = np.flatnonzero((self._owner < users) | (self._owner == 2 * users))
         self._projection: Floats = rng.standard_normal((LATENT, spec.dims), dtype=np.float32)
         self.vectors: Floats
@@ -113,6 +117,11 @@ class Workload:
         owner = int(self._owner[number])
         return not self.spec.users <= owner < 2 * self.spec.users
 
+    def batches(self, turn: int, turns: int) -> list[range]:
+        """The memories written in one of so many turns, as they are written: a hundred at a time."""
+        first, last = (self.spec.items * each // turns for each in (turn, turn + 1))
+        return [range(start, min(start + BATCH, last)) for start in range(first, last, BATCH)]
+
     # ------------------------------------------------------------------ users
 
     def user(self, user: int) -> str:
@@ -124,6 +133,10 @@ class Workload:
     def members(self, user: int) -> Numbers:
         """Numbers of a user's memories, oldest first."""
         return self._by_owner[self._starts[user] : self._starts[user + 1]]
+
+    def has_profile(self, user: int) -> bool:
+        owner = user + self.spec.users
+        return bool(self._starts[owner + 1] > self._starts[owner])
 
     def users_of_size(self, size: int, most: int) -> list[int]:
         """The users whose number of memories is nearest to ``size``."""
@@ -174,7 +187,9 @@ def _power_law(total: int, users: int, largest: int) -> Numbers:
         else:
             steep = power
     sizes = np.maximum((largest * rank**-steep).astype(np.int64), 2)
-    sizes[0] += total - int(sizes.sum())
+    short = total - int(sizes.sum())
+    sizes += short // users
+    sizes[: short % users] += 1
     return sizes
 
 

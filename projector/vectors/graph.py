@@ -135,6 +135,7 @@ def build(
     try:
         faiss.write_index(index, str(files.temporary_for(path)))
     except RuntimeError as error:
+        files.temporary_for(path).unlink(missing_ok=True)
         raise OSError(f"the graph {path.name} could not be written; free some space") from error
     del index
     beside = path.with_name(path.name.replace("graph", "nodes"))

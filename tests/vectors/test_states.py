@@ -73,6 +73,21 @@ def test_one_offset_may_change_several_items_and_one_item_twice(tmp_path: Path) 
         assert made.index.stats().live == 3
 
 
+def test_a_key_that_begins_another_is_another_item(tmp_path: Path) -> None:
+    keys = [b"k" + b"\0" * number for number in range(3)]
+    with fed(tmp_path, 2) as made:
+        for key in keys:
+            made.put(key, [[1, 0], [0, 1]])
+        made.index.checkpoint()
+        made.delete(keys[1])
+        made.put(keys[0], [[1, 1], [2, 2]])
+        for query in ([1, 0], [1, 1]):
+            assert made.ranked(query) == made.expected(query)
+        made.index.checkpoint()
+        only = [keys[0]]
+        assert made.ranked([1, 0], only=only) == made.expected([1, 0], only=only)
+
+
 def test_through_moves_the_offset_without_changes(tmp_path: Path) -> None:
     with fed(tmp_path, 2) as made:
         with made.index.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -85,24 +86,31 @@ def test_segments_stay_few_and_within_their_size(tmp_path: Path) -> None:
         put_all(made, rng.standard_normal((4_000, 4)).astype(np.float32))
         made.index.checkpoint()
         assert made.index.settle(60)
-        sizes = sorted(len(segment) for segment in made.index._upkeep.segments)
+        saved = json.loads((tmp_path / "manifest.json").read_text())["state"]
+        sizes = sorted(entry["rows"] for entry in saved["segments"])
         assert sum(sizes) == 4_000
         assert sizes[-1] <= 1_000
         assert len(sizes) <= 12
 
 
-def test_equal_vectors_are_found_by_key_even_where_a_graph_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alike", ["equal vectors", "equal scores"])
+def test_ties_come_by_key_even_where_a_graph_is(tmp_path: Path, alike: str) -> None:
     rng = np.random.default_rng(34)
     limits = Limits(delta_rows=500, wide_rows=500, graph_rows=500)
-    vectors = np.concatenate([np.tile(rng.standard_normal(8), (700, 1)), rng.standard_normal((1_300, 8))])
-    order = rng.permutation(2_000)
-    with fed(tmp_path, 8, limits=limits) as made:
-        names = put_all(made, vectors[order].astype(np.float32))
+    vectors = rng.standard_normal((3_000, 9)).astype(np.float32)
+    vectors[:1_500] = 1.0
+    if alike == "equal scores":
+        vectors[:1_500, :8] = rng.choice([-1.0, 1.0], (1_500, 8))
+        vectors[1_500:, 8] = 0.0
+    query = np.eye(9, dtype=np.float32)[8] if alike == "equal scores" else vectors[0]
+    order = rng.permutation(3_000)
+    with fed(tmp_path, 9, limits=limits) as made:
+        names = put_all(made, vectors[order])
         made.index.checkpoint()
         assert made.index.settle(60)
         assert made.index.stats().graphs >= 1
-        same = sorted(name for name, number in zip(names, order.tolist(), strict=True) if number < 700)
-        assert [key for _, key in made.ranked(vectors[0], b"", 20)] == same[:20]
+        same = sorted(name for name, number in zip(names, order.tolist(), strict=True) if number < 1_500)
+        assert [key for _, key in made.ranked(query, b"", 20)] == same[:20]
 
 
 def test_searches_start_no_native_threads(tmp_path: Path) -> None:
