@@ -1,7 +1,7 @@
 """Events to log records and back. Deterministic, readable with any log tool, no pickle.
 
-A put's record value is the caller's JSON, untouched; a delete's is null, so a delete is a
-tombstone wherever the log is compacted. All else travels in headers, as text, except vectors,
+The record value of a put or restore is its memory's JSON, as the caller gave it; a delete's is
+null, so a delete is a tombstone wherever the log is compacted. All else travels in headers, as text, except vectors,
 which are little-endian float32. A touch has a key of its own (the memory's, behind a zero
 byte): in a compacted copy it must not push out the put it belongs to.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import orjson
 
 from eventstore.errors import UndecodableEvent
-from eventstore.events import Embedded, Event, Kind, Provenance
+from eventstore.events import VALUED, Embedded, Event, Kind, Provenance
 from eventstore.keys import decode_item
 from eventstore.log.base import Record, StoredRecord
 from eventstore.upcasters import CURRENT, Headers, upcast
@@ -23,9 +23,10 @@ TOUCH_PREFIX = b"\x00"
 """First byte of a touch's record key; encoded namespaces never begin with it."""
 
 _TYPES = {kind: f"{kind}/{version}".encode() for kind, version in CURRENT.items()}
+_CURRENT_TYPES = {named: kind for kind, named in _TYPES.items()}
 _PROVENANCE = Provenance._fields
 _NOBODY = Provenance()
-_VECTORS = ("model", "vector-paths", "vectors")
+_VECTORS = ("model", "vectors")
 
 
 def encode(event: Event) -> Record:
@@ -49,6 +50,10 @@ def encode(event: Event) -> Record:
         headers.append(("seen-version", b"%d" % event.seen_version))
     if event.expires_us:
         headers.append(("expires-us", b"%d" % event.expires_us))
+    if event.restores:
+        headers.append(("restores", b"%d" % event.restores))
+    if event.reverts:
+        headers.append(("reverts", orjson.dumps(event.reverts)))
     if event.embedded is not None:
         made = event.embedded
         headers.append(("model", made.model.encode()))
@@ -86,7 +91,7 @@ def _decode(record: StoredRecord) -> Event:
         if not key.startswith(TOUCH_PREFIX):
             raise UndecodableEvent("a touch whose key does not begin with a zero byte")
         key, value = key[1:], None
-    elif (value is None) is (kind is Kind.PUT):
+    elif (value is None) is (kind in VALUED):
         raise UndecodableEvent(f"a {kind} event {'without' if value is None else 'with'} a value")
     decode_item(key)
     if len(headers) == 2:
@@ -109,11 +114,16 @@ def _decode(record: StoredRecord) -> Event:
         "omits-expired" in headers,
         int(get("seen-version", b"0")),
         int(get("expires-us", b"0")),
+        int(get("restores", b"0")),
+        tuple(orjson.loads(get("reverts", b"[]"))),
     )
 
 
 def _kind(headers: Headers, value: bytes | None) -> tuple[Kind, bytes | None]:
     named = headers.get("type")
+    current = _CURRENT_TYPES.get(named or b"")
+    if current is not None:
+        return current, value
     if named is None:
         raise UndecodableEvent("a record without a type header; it was not written by this project")
     name, _, version = named.partition(b"/")
@@ -123,8 +133,6 @@ def _kind(headers: Headers, value: bytes | None) -> tuple[Kind, bytes | None]:
         raise UndecodableEvent(
             f"unknown event type {named!r}; upgrade this reader, or see who wrote it"
         ) from None
-    if number == CURRENT[kind]:
-        return kind, value
     upcasted, value = upcast(kind, number, dict(headers), value)
     headers.clear()
     headers.update(upcasted)
@@ -148,6 +156,11 @@ def pack(record: StoredRecord) -> bytes:
         [(name, data.decode("latin-1")) for name, data in record.headers if name not in _VECTORS]
     )
     return len(head).to_bytes(4, "big") + head + (record.value or b"")
+
+
+def needle(name: str, text: str) -> bytes:
+    """Bytes that :func:`pack` leaves wherever a header has this text; elsewhere only by chance."""
+    return orjson.dumps((name, text.encode().decode("latin-1")))
 
 
 def unpack(data: bytes) -> tuple[Headers, bytes]:

@@ -8,11 +8,13 @@
     │   ├── InvalidFilter
     │   ├── LimitExceeded                a key, value, namespace or batch larger than allowed
     │   ├── InvalidConfig                connection string, index or ttl settings
-    │   └── IndexMismatch                the index settings differ from the vectors on record
+    │   ├── IndexMismatch                the index settings differ from the vectors on record
+    │   └── NoSuchMoment                 a moment before the log's first event or beyond its end
     ├── InvalidType (TypeError)          a value or argument of the wrong Python type
     ├── EmbeddingFailed                  the embedder raised; also an instance of its own error
     ├── InvalidEmbedding (ValueError)    the embedder returned the wrong number or shape of vectors
     ├── VersionConflict                  a conditional write lost; carries the current version
+    ├── ReadOnlyStore                    a write to a store of the past
     ├── StoreClosed (RuntimeError)       use after close
     │   └── StoreForked                  use of a parent's store in a forked child
     ├── LogError
@@ -67,6 +69,10 @@ class IndexMismatch(InvalidInput):
     """The index settings name another model or vector size than the vectors on record."""
 
 
+class NoSuchMoment(InvalidInput):
+    """A moment that the log does not hold: before its first event, or beyond its end."""
+
+
 class InvalidType(EventStoreError, TypeError):
     """An argument or value of a Python type that JSON, or this call, has no place for."""
 
@@ -111,6 +117,10 @@ class VersionConflict(EventStoreError):
     def __init__(self, message: str, *, current: int) -> None:
         super().__init__(message)
         self.current = current
+
+
+class ReadOnlyStore(EventStoreError):
+    """A write to the store as it was at a past moment. Nothing was appended."""
 
 
 class StoreClosed(EventStoreError, RuntimeError):

@@ -13,16 +13,21 @@ from __future__ import annotations
 import os
 import time
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
     """What an event does to its memory."""
 
     PUT = "put"
+    RESTORE = "restore"
     DELETE = "delete"
     EXPIRE = "expire"
     TOUCH = "touch"
+
+
+VALUED: Final = frozenset({Kind.PUT, Kind.RESTORE})
+"""Kinds that give their memory a value; to the fold they are the same."""
 
 
 class Provenance(NamedTuple):
@@ -56,7 +61,7 @@ class Event(NamedTuple):
     id: bytes
     """UUIDv7, 16 bytes."""
     value: bytes | None = None
-    """Compact JSON of a put; ``None`` for every other kind."""
+    """Compact JSON of a put or restore; ``None`` for every other kind."""
     provenance: Provenance = Provenance()
     ttl: float | None = None
     """Minutes to live from the event's time."""
@@ -71,6 +76,10 @@ class Event(NamedTuple):
     """Touch and expire: the version they are about; another version makes them void."""
     expires_us: int = 0
     """Touch: the new expiry. Expire: the expiry that has passed. µs since the epoch."""
+    restores: int = 0
+    """Restore: the version of this memory whose value, vectors and ttl it puts back."""
+    reverts: tuple[int, ...] = ()
+    """Restore and delete: the versions of this memory that it undoes."""
 
 
 def new_id() -> bytes:

@@ -27,6 +27,7 @@ _CACHED_ENTRIES: Final = 16_384
 # Bounded in bytes too (long namespaces stay out), which an LRU of tuples would not be.
 _encoded: dict[tuple[str, ...], bytes] = {}
 _decoded: dict[bytes, tuple[str, ...]] = {}
+_ancestors: dict[bytes, tuple[bytes, ...]] = {}
 
 
 def escape(data: bytes) -> bytes:
@@ -100,13 +101,25 @@ def namespace_end(data: bytes) -> int:
 
 def prefixes(namespace: tuple[str, ...]) -> list[bytes]:
     """The encodings of ``()``, of each ancestor and of the namespace itself, shortest first."""
-    data = encode_namespace(namespace)
+    return list(ancestors(encode_namespace(namespace)))
+
+
+def ancestors(data: bytes) -> tuple[bytes, ...]:
+    """:func:`prefixes` of an encoded namespace."""
+    known = _ancestors.get(data)
+    if known is not None:
+        return known
     found = [b""]
     end = data.find(0) + 1
     while end:
         found.append(data[:end])
         end = data.find(0, end) + 1
-    return found
+    made = tuple(found)
+    if len(data) <= _CACHED_BYTES:
+        if len(_ancestors) >= _CACHED_ENTRIES:
+            _ancestors.clear()
+        _ancestors[data] = made
+    return made
 
 
 def after(prefix: bytes) -> bytes | None:

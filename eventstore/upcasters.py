@@ -15,7 +15,7 @@ from eventstore.events import Kind
 Headers = dict[str, bytes]
 Upcaster = Callable[[Headers, bytes | None], tuple[Headers, bytes | None]]
 
-CURRENT: dict[Kind, int] = {Kind.PUT: 1, Kind.DELETE: 1, Kind.EXPIRE: 1, Kind.TOUCH: 1}
+CURRENT: dict[Kind, int] = dict.fromkeys(Kind, 1)
 """The schema version this release writes, by kind."""
 
 UPCASTERS: dict[tuple[Kind, int], Upcaster] = {}

@@ -52,7 +52,7 @@ class HistoryRow(NamedTuple):
     """One event of a memory's past, with what the fold made of it."""
 
     outcome: str
-    """put, delete, expire, touch, or rejected."""
+    """put, restore, delete, expire, touch, or rejected."""
     version: int
     created_us: int
     updated_us: int
@@ -65,6 +65,15 @@ class HistoryRow(NamedTuple):
     """Under which sequence the view keeps what the event did to the memory's vectors."""
     headers: dict[str, bytes]
     value: bytes | None
+
+
+class Wanted(NamedTuple):
+    """Which rows of the past are of interest. Times are µs since the epoch, both ends included."""
+
+    since_us: int = 0
+    until_us: int = 2**63
+    needles: tuple[bytes, ...] = ()
+    """Bytes a row must hold; see :func:`eventstore.codec.needle`."""
 
 
 class Ranking(NamedTuple):
@@ -112,6 +121,12 @@ class ReadView(Protocol):
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
         """Events of one memory, newest first, from below offset ``before``."""
 
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
+        """Key and row of events under an encoded prefix, by key, each memory's newest first."""
+
+    def vectors(self, sequence: int) -> tuple[str, Vector]:
+        """What a history row says of its memory's vectors: the model, and one row for each."""
+
 
 class View(Protocol):
     """The materialized state of one log in this process."""
@@ -121,6 +136,9 @@ class View(Protocol):
 
     def read(self) -> AbstractContextManager[ReadView]:
         """One consistent moment, to be left soon: it pins what it shows."""
+
+    def past(self, position: Position) -> AbstractContextManager[ReadView]:
+        """The moment when everything before a position had been applied and nothing else."""
 
     def signature(self) -> Signature | None:
         """What made the vectors on record; ``None`` while there are none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from eventstore.events import Event, Kind
+from eventstore.events import VALUED, Event, Kind
 from eventstore.log.base import StoredRecord
 
 MINUTE_US: Final = 60_000_000
@@ -67,7 +67,7 @@ def fold(state: ItemState, event: Event, time_us: int) -> Decision:
     present = _is_present(state, event, time_us)
     if event.expected_version is not None and event.expected_version != (state.version if present else 0):
         return Decision("rejected", state)
-    if event.kind is Kind.PUT:
+    if event.kind in VALUED:
         return Decision("applied", _put(state, event, time_us, present))
     if not state.live:
         return Decision("void", state)

@@ -19,14 +19,12 @@ from rocksdict import WriteBatch
 from eventstore.codec import decode
 from eventstore.errors import (
     EventStoreError,
-    InvalidInput,
     LogMismatch,
     UndecodableEvent,
     ViewBehind,
     ViewDamaged,
 )
-from eventstore.events import Event
-from eventstore.keys import decode_item, encode_namespace
+from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome
@@ -84,9 +82,27 @@ class Projector:
         with self._applying:
             if any(records and records[0].offset > self.position[records[0].partition] for records in lists):
                 self.catch_up()
-            self._commit([Chunk(list(records), _after(self.position, records)) for records in lists])
+            self._commit([Chunk(list(records), after(self.position, records)) for records in lists])
             if self.stopped is not None:
                 raise self.stopped
+
+    def offer(self, lists: Sequence[Sequence[StoredRecord]]) -> None:
+        """Commit those of these lists that follow on the position, each wholly; leave the others."""
+        with self._applying:
+            chunks: list[Chunk] = []
+            position = self.position
+            for records in lists:
+                if _follows(position, records):
+                    position = after(position, records)
+                    chunks.append(Chunk(list(records), position))
+            if chunks:
+                self._commit(chunks)
+
+    def apply_chunks(self, chunks: Sequence[Chunk]) -> None:
+        """Commit what the log sent; records already applied are skipped."""
+        with self._applying:
+            for first in range(0, len(chunks), COMMIT_RECORDS):
+                self._commit(chunks[first : first + COMMIT_RECORDS])
 
     def outcomes(self, records: Sequence[StoredRecord]) -> dict[tuple[int, int], Outcome]:
         """What did not take effect of records appended by this process, by partition and offset.
@@ -165,16 +181,16 @@ class Projector:
         writers: dict[bytes, WriterState] = {}
         self._items.begin()
         self._namespaces.begin()
-        upto = self.position
+        upto = list(self.position)
         failure: UndecodableEvent | None = None
         for chunk in chunks:
             fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
             try:
-                events = [_decoded(record) for record in fresh]
+                events = [decode(record) for record in fresh]
             except UndecodableEvent as error:
                 failure = error
                 break
-            for record, (event, labels) in zip(fresh, events, strict=True):
+            for record, event in zip(fresh, events, strict=True):
                 session = record.session + record.partition.to_bytes(2, "big")
                 writer = writers.get(session) or self._writer(session)
                 if is_duplicate(writer, record):
@@ -188,13 +204,12 @@ class Projector:
                     outcomes[record.partition, record.offset] = Outcome(decision.outcome, version)
                     if decision.outcome == "void":
                         continue
-                change = Change(
-                    record, event, decision.outcome, before, decision.state, encode_namespace(labels), labels
-                )
-                self._write(batch, change, changed)
-            for partition, offset in enumerate(chunk.position):
-                upto = upto.advanced(partition, offset)
-        if upto != self.position:
+                prefixes = ancestors(event.key[: namespace_end(event.key)])
+                change = Change(record, event, decision.outcome, before, decision.state, prefixes)
+                self._note(batch, change, changed)
+            upto = [max(reached, offset) for reached, offset in zip(upto, chunk.position, strict=True)]
+        position = Position(*upto)
+        if position != self.position:
             # Ours are kept before they are visible: whoever waits for them asks right after.
             self._own.update(
                 ((record.partition, record.offset), outcomes[record.partition, record.offset])
@@ -202,23 +217,22 @@ class Projector:
                 for record in chunk.records
                 if record.session == self._log.session and (record.partition, record.offset) in outcomes
             )
-            self._finish(batch, upto, writers, changed)
+            self._finish(batch, position, writers, changed)
         if failure is not None:
             self.stopped = failure
             log.error(
                 "the projection stopped; reads go on from what is there, writes are refused: %s", failure
             )
 
-    def _write(self, batch: WriteBatch, change: Change, changed: list[vectors.VectorRow]) -> None:
+    def _note(self, batch: WriteBatch, change: Change, changed: list[vectors.VectorRow]) -> None:
+        """Rows that every event leaves; those of its memory are written once, at the end of the batch."""
         handles = self._view.db.handles
         row = vectors.of(change)
         sequence = self._view.sequence + len(changed)
         history.write(batch, change, None if row is None else sequence, handles["history"])
         if change.outcome != "applied":
             return
-        self._items.write(batch, change, handles["items"])
-        recency.write(batch, change, handles["recency"])
-        self._namespaces.add(change)
+        self._items.add(change)
         if row is not None:
             vectors.write(batch, sequence, row, handles["vectors"])
             changed.append(row)
@@ -230,7 +244,12 @@ class Projector:
         writers: dict[bytes, WriterState],
         changed: list[vectors.VectorRow],
     ) -> None:
-        self._namespaces.write(batch, self._view.db.handles["namespaces"])
+        handles = self._view.db.handles
+        for change in self._items.changes():
+            self._items.write(batch, change, handles["items"])
+            recency.write(batch, change, handles["recency"])
+            self._namespaces.add(change)
+        self._namespaces.write(batch, handles["namespaces"])
         for session, state in writers.items():
             batch.put(b"w" + session, _WRITER.pack(*state))
         self._view.commit(batch, upto, changed)
@@ -251,20 +270,20 @@ class Projector:
         return known
 
 
-def _after(position: Position, records: Sequence[StoredRecord]) -> Position:
-    """Where a reader stands after these records, which follow on its position."""
+def after(position: Position, records: Sequence[StoredRecord]) -> Position:
+    """Where a reader that stands at a position stands after these records too."""
     for record in records:
         position = position.advanced(record.partition, record.offset + 1)
     return position
 
 
-def _decoded(record: StoredRecord) -> tuple[Event, tuple[str, ...]]:
-    """The event of a record, and the labels of its memory's namespace."""
-    event = decode(record)
-    try:
-        return event, decode_item(event.key)[0]
-    except InvalidInput as error:
-        raise UndecodableEvent(f"partition {record.partition}, offset {record.offset}: {error}") from error
+def _follows(position: Position, records: Sequence[StoredRecord]) -> bool:
+    """Whether records are the very next ones of their partitions."""
+    for record in records:
+        if record.offset != position[record.partition]:
+            return False
+        position = position.advanced(record.partition, record.offset + 1)
+    return True
 
 
 class Follower:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import hashlib
+import importlib
 import logging
 import os
 import shutil
@@ -20,15 +22,17 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from eventstore.commit import Committer
-from eventstore.config import StoreConfig, parse
+from eventstore.config import StoreConfig
+from eventstore.connection import FolderPlace, KafkaPlace, parse, where
 from eventstore.errors import (
     EventStoreError,
     InvalidConfig,
+    LogError,
     StoreClosed,
     StoreForked,
     ViewBehind,
@@ -40,7 +44,7 @@ from eventstore.log.embedded import EmbeddedLog
 from eventstore.log.position import Position
 from eventstore.views import Metric, View, Written
 from projector.lease import Lease
-from projector.runner import Follower, Projector
+from projector.runner import Follower, Projector, after
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runtime")
@@ -48,38 +52,77 @@ log = logging.getLogger("projector.runtime")
 PROGRESS_AFTER: Final = 1.0
 """Seconds of catching up after which a progress bar is shown."""
 STOP_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 0.5
 
-_open: dict[tuple[str, str], LocalRuntime] = {}
+_open: dict[tuple[str, str], OpenRuntime] = {}
 _opening = threading.Lock()
-_all: weakref.WeakSet[LocalRuntime] = weakref.WeakSet()
+_all: weakref.WeakSet[OpenRuntime] = weakref.WeakSet()
 
 
-def open_runtime(conn_string: object, views: str | Path | None, config: StoreConfig) -> LocalRuntime:
+def open_runtime(conn_string: object, views: str | Path | None, config: StoreConfig) -> OpenRuntime:
     """The runtime of a connection string, shared if this process has it open.
 
     Raises ``InvalidConfig`` for a place that cannot be used, ``LogDamaged`` and ``LogMismatch``
     for a log that must not be trusted.
     """
-    place = parse(conn_string)
-    if place.directory is None:
-        directory = Path(tempfile.mkdtemp(prefix="eventstore-"))
-        return LocalRuntime(directory, directory / "views", config, temporary=True)
-    directory = place.directory.expanduser().absolute()
-    views_at = directory / "views" if views is None else Path(views).expanduser().absolute()
-    key = (os.path.realpath(directory), os.path.realpath(views_at))
+    place = parse(conn_string, config.kafka)
+    if isinstance(place, FolderPlace) and place.directory is None:
+        temporary = Path(tempfile.mkdtemp(prefix="eventstore-"))
+        return OpenRuntime(_embedded(temporary, config), temporary / "views", config, temporary)
+    views_at = _views(place) if views is None else Path(views)
+    views_at = views_at.expanduser().absolute()
+    named = where(place) if isinstance(place, KafkaPlace) else os.path.realpath(_folder(place))
+    key = (named, os.path.realpath(views_at))
     with _opening:
         runtime = _open.get(key)
         if runtime is None or not runtime.retain():
-            runtime = LocalRuntime(directory, views_at, config, temporary=False)
+            runtime = OpenRuntime(_log(place, config), views_at, config)
             _open[key] = runtime
         return runtime
 
 
-class LocalRuntime:
-    """A :class:`eventstore.views.Runtime` over the embedded log."""
+def _folder(place: FolderPlace) -> Path:
+    return (place.directory or Path()).expanduser().absolute()
 
-    def __init__(self, directory: Path, views: Path, config: StoreConfig, *, temporary: bool) -> None:
-        self._directory = directory
+
+def _views(place: FolderPlace | KafkaPlace) -> Path:
+    """Where views are kept unless the caller says: beside an embedded log, else with the user's data."""
+    if isinstance(place, FolderPlace):
+        return _folder(place) / "views"
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    cluster = hashlib.sha256(",".join(sorted(place.servers)).encode()).hexdigest()[:8]
+    return Path(home) / "eventstore" / f"{place.topic}-{cluster}"
+
+
+def _log(place: FolderPlace | KafkaPlace, config: StoreConfig) -> Log:
+    if isinstance(place, FolderPlace):
+        return _embedded(_folder(place), config)
+    try:
+        # Only who names a topic needs the Kafka client.
+        kafka_log = importlib.import_module("eventstore.log.kafka")
+    except ModuleNotFoundError as error:
+        raise InvalidConfig(
+            f"a log on Kafka needs {error.name}: pip install 'eventstore-langgraph[kafka]'"
+        ) from error
+    return cast(Log, kafka_log.KafkaLog(place))
+
+
+def _embedded(directory: Path, config: StoreConfig) -> EmbeddedLog:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidConfig(
+            f"the store's folder {directory} cannot be made: {error.strerror}. Give another"
+        ) from error
+    return EmbeddedLog.open(directory / "log", segment_bytes=config.segment_bytes)
+
+
+class OpenRuntime:
+    """A :class:`eventstore.views.Runtime`: one log and this process's view of it."""
+
+    def __init__(self, source: Log, views: Path, config: StoreConfig, temporary: Path | None = None) -> None:
+        """Takes over the log; ``temporary`` is a folder that is removed at the end."""
+        self._log = source
         self._config = config
         self._temporary = temporary
         self._uses = 1
@@ -88,13 +131,6 @@ class LocalRuntime:
         self._lock = threading.Lock()
         self._index: tuple[int, Metric, str, bool] | None = None
         self._failed = False
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidConfig(
-                f"the store's folder {directory} cannot be made: {error.strerror}. Give another"
-            ) from error
-        self._log = EmbeddedLog.open(directory / "log", segment_bytes=config.segment_bytes)
         try:
             self._lease = Lease.take(views)
             try:
@@ -106,7 +142,10 @@ class LocalRuntime:
             self._log.close()
             raise
         self._committer = Committer(self._append)
-        self._follower = Follower(self.catch_up, config.follow_interval)
+        local = source.end_is_local
+        self._follower = Follower(
+            self.catch_up if local else self._poll, config.follow_interval if local else 0.0
+        )
         _all.add(self)
 
     # ------------------------------------------------------------------ what faces use
@@ -131,7 +170,7 @@ class LocalRuntime:
         if self._closed:
             if self._forked:
                 raise StoreForked(
-                    f"the store in {self._directory} was opened before this process was forked; "
+                    f"the store at {self._log.location} was opened before this process was forked; "
                     "open it again here (it is safe beside the parent's)"
                 )
             raise StoreClosed("the store is closed; open it again to use it")
@@ -153,7 +192,9 @@ class LocalRuntime:
     def catch_up(self) -> None:
         if self._failed:
             self._reopen()
-        if self._log.ahead_of(self._projector.position):
+        if not self._log.end_is_local:
+            self.wait_for(self._log.high_water_mark(), self._config.wait_timeout)
+        elif self._log.ahead_of(self._projector.position):
             self._projector.catch_up()
 
     def wait_for(self, position: Position, timeout: float) -> None:
@@ -199,8 +240,8 @@ class LocalRuntime:
         finally:
             self._lease.release()
             self._log.close()
-            if self._temporary:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
 
     def forked(self) -> None:
         """Called in a forked child: its copies of locks, files and threads are not to be touched."""
@@ -225,15 +266,38 @@ class LocalRuntime:
                 failure.append(error)
 
         appended = self._log.append(batches, show)
+        written = [records for records in appended if not isinstance(records, LogError)]
+        if written and not failure and not self._log.end_is_local:
+            try:
+                self._show_own(written)
+            except EventStoreError as error:
+                failure.append(error)
         if failure:
-            failed = ViewBehind(
-                f"the write is in the log (offset {appended[0][0].offset} on), "
-                f"but the view does not show it: {failure[0]}"
-            )
+            failed = ViewBehind(f"the write is in the log, but the view does not show it: {failure[0]}")
             failed.__cause__ = failure[0]
             self._failed = self._failed or isinstance(failure[0], ViewError)
-            return [failed for _ in batches]
-        return [Written(records, self._projector.outcomes(records)) for records in appended]
+            return [records if isinstance(records, LogError) else failed for records in appended]
+        return [
+            records if isinstance(records, LogError) else Written(records, self._projector.outcomes(records))
+            for records in appended
+        ]
+
+    def _show_own(self, written: Sequence[list[StoredRecord]]) -> None:
+        """Apply what follows on the view's position at once; wait for the follower to bring the rest."""
+        self._projector.offer(written)
+        for records in written:
+            self.wait_for(after(self._projector.position, records), self._config.wait_timeout)
+
+    def _poll(self) -> None:
+        """Apply what the log sends next; for a log whose end is not known here."""
+        if self._failed:
+            self._reopen()
+        if self._projector.stopped is not None:
+            time.sleep(POLL_SECONDS)
+            return
+        chunks = self._log.poll(self._projector.position, POLL_SECONDS)
+        if chunks:
+            self._projector.apply_chunks(chunks)
 
     def _reopen(self) -> None:
         """Open the view anew after a write to it failed: RocksDB may not recover by itself."""

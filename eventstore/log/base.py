@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from eventstore.errors import LogError
 from eventstore.log.position import Position
 
 
@@ -91,8 +92,10 @@ class Log(Protocol):
 
     def append(
         self, batches: Sequence[Batch], on_durable: OnDurable | None = None
-    ) -> list[list[StoredRecord]]:
+    ) -> Sequence[list[StoredRecord] | LogError]:
         """Append batches in order and return them, stamped, once they are durable.
+
+        Where a log acknowledges batches one by one, an error stands in the place of a failed one.
 
         ``on_durable`` is called with them before the high-water mark moves, where the log can:
         who sees the new mark in this process then finds them applied. It must not raise.
@@ -113,6 +116,9 @@ class Log(Protocol):
         A chunk is never part of an atomic batch, except where ``start`` cuts into one.
         Raises ``LogDamaged`` at the first record whose checksum does not hold.
         """
+
+    def poll(self, start: Position, seconds: float) -> list[Chunk]:
+        """What came after ``start``, waiting up to ``seconds``; for the one thread that follows the log."""
 
     def close(self) -> None:
         """Release files and connections. Idempotent."""

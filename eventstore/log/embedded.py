@@ -160,6 +160,12 @@ class EmbeddedLog:
         for records in self.read(start[0]):
             yield Chunk(records, Position(records[-1].offset + 1))
 
+    def poll(self, start: Position, seconds: float) -> list[Chunk]:
+        """What came after ``start``, after up to ``seconds`` if nothing has."""
+        if not self.ahead_of(start):
+            time.sleep(seconds)
+        return list(self.chunks(start))
+
     def end(self, partition: int = 0) -> int:
         """The high-water mark, from memory; appends of other processes show at once."""
         if self._refusal is not None or partition:

@@ -12,7 +12,7 @@ import typer
 
 from eventstore.codec import decode
 from eventstore.errors import EventStoreError
-from eventstore.events import Kind
+from eventstore.events import VALUED
 from eventstore.history import moment
 from eventstore.keys import decode_item
 from eventstore.log.base import StoredRecord
@@ -88,7 +88,7 @@ def _event(record: StoredRecord) -> dict[str, Any]:
         "seen_version": event.seen_version or None,
         "model": None if made is None else made.model,
         "vectors": None if made is None else len(made.paths),
-        "bytes": len(event.value or b"") if event.kind is Kind.PUT else None,
+        "bytes": len(event.value or b"") if event.kind in VALUED else None,
     }
 
 

@@ -18,6 +18,5 @@ class Change(NamedTuple):
     """applied or rejected."""
     before: ItemState
     after: ItemState
-    namespace: bytes
-    """Encoded labels of the memory's namespace, without the end mark."""
-    labels: tuple[str, ...]
+    prefixes: tuple[bytes, ...]
+    """Encodings of the memory's namespace and of everything above it, shortest first."""

@@ -2,30 +2,35 @@
 
 ``history``: escaped item key + 0x00 + complement of the offset → what the fold made of the
 event, and its headers and value. Read forwards, a memory's past comes newest first; a prefix
-of namespaces is a range. Vectors are left out: they stand in ``vectors`` under the offset.
+of namespaces is a range. Vectors are left out: they stand in ``vectors`` under the sequence
+that a row names.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
+from rocksdict import ColumnFamily, Rdict, RdictIter, Snapshot, WriteBatch
 
 from eventstore.codec import pack, unpack
 from eventstore.errors import ViewDamaged
-from eventstore.events import Kind
-from eventstore.keys import escape
-from eventstore.views import HistoryRow
+from eventstore.events import VALUED, Kind
+from eventstore.keys import escape, unescape
+from eventstore.log.position import Position
+from eventstore.views import HistoryRow, Wanted
 from projector.projections.base import Change
-from projector.rocks import scan
+from projector.rocks import check, scan
 
 FORMAT: Final = 1
 _OFFSET: Final = struct.Struct(">Q")
 _HEADER: Final = struct.Struct(">B10pQQQQQHQQQ")
 _NONE: Final = 2**64 - 1
 _COMPLEMENT: Final = 2**64 - 1
+_SETTING: Final = frozenset(kind.encode() for kind in VALUED)
+_TOUCH: Final = Kind.TOUCH.encode()
+_REJECTED: Final = b"rejected"
 
 
 def write(batch: WriteBatch, change: Change, vectors: int | None, history: ColumnFamily) -> None:
@@ -53,18 +58,112 @@ def write(batch: WriteBatch, change: Change, vectors: int | None, history: Colum
 def read(source: Rdict | Snapshot, key: bytes, before: int | None) -> Iterator[HistoryRow]:
     """Events of one memory, newest first, from below offset ``before``."""
     prefix = _prefix(key)
-    start = None if before is None else prefix + _OFFSET.pack(_COMPLEMENT - before + 1)
+    start = None if before is None else _row_below(prefix, before)
     for _, data in scan(source, prefix, start):
-        fields = _HEADER.unpack_from(data)
-        if fields[0] != FORMAT:
-            raise ViewDamaged(
-                f"a history row of format {fields[0]}; another release wrote the view, rebuild it"
-            )
-        headers, value = unpack(data[_HEADER.size :])
-        put = headers.get("type", b"").startswith(Kind.PUT.encode() + b"/")
-        outcome, *numbers, vectors = fields[1:]
-        sequence = None if vectors == _NONE else vectors
-        yield HistoryRow._make((outcome.decode(), *numbers, sequence, headers, value if put else None))
+        yield _row(data)
+
+
+def events(source: Rdict | Snapshot, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
+    """Keys and rows under an encoded prefix, by key, each memory's newest first."""
+    since, until, needles = wanted
+    for stored, data in scan(source, escape(prefix)):
+        if not since <= _fields(data)[9] <= until:
+            continue
+        if all(needle in data for needle in needles):
+            yield unescape(stored[: -_OFFSET.size - 1]), _row(data)
+
+
+class Standing(NamedTuple):
+    """A live memory as it stood at a position. Times are µs since the epoch."""
+
+    key: bytes
+    version: int
+    created_us: int
+    updated_us: int
+    expires_us: int
+    ttl_us: int
+    vectors: int | None
+    """The sequence under which its vectors stand, if it has ever had any."""
+    packed: bytes
+    """The row of the event that gave it its value."""
+
+    def value(self) -> bytes:
+        """The value's JSON."""
+        start = _HEADER.size + 4
+        return self.packed[start + int.from_bytes(self.packed[start - 4 : start], "big") :]
+
+
+def standing(source: Rdict | Snapshot, prefix: bytes, position: Position) -> Iterator[Standing]:
+    """Memories under an encoded prefix, in key order, as all events before a position left them."""
+    start = escape(prefix)
+    it = source.iter()
+    it.seek(start)
+    while it.valid():
+        row = it.key()
+        if not row.startswith(start):
+            break
+        stem = row[: -_OFFSET.size]
+        found = _standing(it, stem, position)
+        if found is not None:
+            yield found
+        # One step is cheaper than a seek, and most memories were written once.
+        if it.valid() and it.key().startswith(stem):
+            it.next()
+            if it.valid() and it.key().startswith(stem):
+                it.seek(stem[:-1] + b"\x01")
+    check(it)
+
+
+def standing_at(source: Rdict | Snapshot, key: bytes, position: Position) -> Standing | None:
+    """One memory as all events before a position left it."""
+    stem = _prefix(key)
+    it = source.iter()
+    it.seek(stem)
+    found = _standing(it, stem, position) if it.valid() and it.key().startswith(stem) else None
+    check(it)
+    return found
+
+
+def _standing(it: RdictIter, stem: bytes, position: Position) -> Standing | None:
+    """The memory whose newest row the iterator stands at; the iterator stays within its rows or ends."""
+    # All events of a memory are in one partition, so any row of it tells which.
+    before = position[0] if len(position) == 1 else position[_fields(it.value())[7]]
+    if _COMPLEMENT - _OFFSET.unpack_from(it.key(), len(stem))[0] >= before:
+        it.seek(_row_below(stem, before))
+    state: tuple[int, ...] | None = None
+    while it.valid() and it.key().startswith(stem):
+        data = it.value()
+        fields = _fields(data)
+        outcome = fields[1]
+        if outcome != _REJECTED:
+            if outcome in _SETTING:
+                sequence = None if fields[10] == _NONE else fields[10]
+                return Standing(unescape(stem[:-1]), *(state or fields[2:7]), sequence, data)
+            if outcome != _TOUCH:
+                return None
+            state = state or fields[2:7]
+        it.next()
+    return None
+
+
+def _fields(data: bytes) -> tuple[int, bytes, int, int, int, int, int, int, int, int, int]:
+    fields = _HEADER.unpack_from(data)
+    if fields[0] != FORMAT:
+        raise ViewDamaged(f"a history row of format {fields[0]}; another release wrote the view, rebuild it")
+    return fields
+
+
+def _row(data: bytes) -> HistoryRow:
+    _, outcome, *numbers, vectors = _fields(data)
+    headers, value = unpack(data[_HEADER.size :])
+    sets = headers.get("type", b"").partition(b"/")[0] in _SETTING
+    sequence = None if vectors == _NONE else vectors
+    return HistoryRow._make((outcome.decode(), *numbers, sequence, headers, value if sets else None))
+
+
+def _row_below(stem: bytes, before: int) -> bytes:
+    """Where the rows of a memory with an offset below ``before`` begin."""
+    return stem + _OFFSET.pack(min(_COMPLEMENT, _COMPLEMENT - before + 1))
 
 
 def _prefix(key: bytes) -> bytes:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
@@ -53,22 +53,27 @@ def expired(source: Rdict | Snapshot, until_us: int) -> Iterator[tuple[int, byte
 
 
 class Items:
-    """Loads and writes item states; within a batch, later events see earlier ones."""
+    """Loads item states, gathers their changes and writes what is left of them; within a batch,
+    later events see earlier ones."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        # RocksDB does not show a batch to itself, so its pending rows are kept here.
-        self._pending: dict[bytes, tuple[ItemState, bytes]] = {}
+        # RocksDB does not show a batch to itself, so what is pending is kept here: the changes of
+        # each memory as one, from the state before the first to the state after the last.
+        self._pending: dict[bytes, Change] = {}
+        self._touched: dict[bytes, bytes] = {}
+        """Values of memories whose last change was a refresh."""
 
     def begin(self) -> None:
         """Forget the rows of the last batch, written or not."""
         self._pending.clear()
+        self._touched.clear()
 
     def load(self, key: bytes) -> ItemState:
         """The state of a memory before the next event on it."""
         pending = self._pending.get(key)
         if pending is not None:
-            return pending[0]
+            return pending.after
         data = get(self._db.items, key)
         if data is not None:
             _, version, created, updated, expires, ttl, _, _, vectors = _HEADER.unpack_from(data)
@@ -79,8 +84,20 @@ class Items:
             return ItemState(False, version, 0, updated)
         return ABSENT
 
+    def add(self, change: Change) -> None:
+        """Take in one applied change."""
+        key = change.event.key
+        earlier = self._pending.get(key)
+        if change.event.kind is Kind.TOUCH:
+            self._touched[key] = self._value(key, earlier)
+        self._pending[key] = change if earlier is None else change._replace(before=earlier.before)
+
+    def changes(self) -> Iterable[Change]:
+        """One change for each memory of this batch."""
+        return self._pending.values()
+
     def write(self, batch: WriteBatch, change: Change, items: ColumnFamily) -> None:
-        """Rows of one applied change. ``items`` is the handle of the items family."""
+        """Rows of one of :meth:`changes`. ``items`` is the handle of the items family."""
         key, before, after = change.event.key, change.before, change.after
         if before.expires_us != after.expires_us:
             if before.expires_us:
@@ -88,11 +105,10 @@ class Items:
             if after.expires_us:
                 batch.put(b"x" + _EXPIRY.pack(after.expires_us) + key, b"")
         if not after.live:
-            batch.delete(key, items)
+            if before.live:
+                batch.delete(key, items)
             batch.put(b"g" + key, _GRAVE.pack(after.version, after.updated_us))
-            self._pending[key] = (after, b"")
             return
-        value = self._value(key) if change.event.kind is Kind.TOUCH else change.event.value or b""
         header = _HEADER.pack(
             FORMAT,
             after.version,
@@ -104,14 +120,13 @@ class Items:
             change.record.offset,
             after.vectors,
         )
+        value = self._touched[key] if change.event.kind is Kind.TOUCH else change.event.value or b""
         batch.put(key, header + value, items)
         if not before.live and before.version:
             batch.delete(b"g" + key)
-        self._pending[key] = (after, value)
 
-    def _value(self, key: bytes) -> bytes:
-        pending = self._pending.get(key)
-        if pending is not None:
-            return pending[1]
+    def _value(self, key: bytes, earlier: Change | None) -> bytes:
+        if earlier is not None:
+            return self._touched[key] if earlier.event.kind is Kind.TOUCH else earlier.event.value or b""
         data = get(self._db.items, key)
         return b"" if data is None else bytes(data[HEADER_BYTES:])

@@ -13,7 +13,6 @@ from typing import Final
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
 from eventstore.keys import after as after_prefix
-from eventstore.keys import prefixes
 from eventstore.views import NamespaceCount
 from projector.projections.base import Change
 from projector.rocks import Database, check, get
@@ -77,10 +76,10 @@ class Namespaces:
         step = change.after.live - change.before.live
         if step == 0:
             return
-        for prefix in prefixes(change.labels):
-            direct, subtree = self._counts(prefix)
-            own = step if prefix == change.namespace else 0
-            self._pending[prefix] = (direct + own, subtree + step)
+        pending, namespace = self._pending, change.prefixes[-1]
+        for prefix in change.prefixes:
+            direct, subtree = pending.get(prefix) or self._counts(prefix)
+            pending[prefix] = (direct + step if prefix == namespace else direct, subtree + step)
 
     def write(self, batch: WriteBatch, namespaces: ColumnFamily) -> None:
         """Rows of all that was counted in this batch."""
@@ -98,7 +97,7 @@ class Namespaces:
         self._pending.clear()
 
     def _counts(self, prefix: bytes) -> tuple[int, int]:
-        found = self._pending.get(prefix) or self._committed.get(prefix)
+        found = self._committed.get(prefix)
         if found is None:
             data = get(self._db.namespaces, prefix)
             found = (0, 0) if data is None else _COUNTS.unpack(data)

@@ -13,7 +13,6 @@ from typing import Final
 
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
-from eventstore.keys import prefixes
 from projector.projections.base import Change
 from projector.rocks import scan_keys
 
@@ -35,7 +34,7 @@ def write(batch: WriteBatch, change: Change, recency: ColumnFamily) -> None:
         return
     old = b"\x01" + _TIME.pack(_COMPLEMENT - before.updated_us) + key if before.live else None
     new = b"\x01" + _TIME.pack(_COMPLEMENT - after.updated_us) + key if after.live else None
-    for prefix in prefixes(change.labels):
+    for prefix in change.prefixes:
         if old is not None:
             batch.delete(prefix + old, recency)
         if new is not None:

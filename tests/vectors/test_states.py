@@ -145,8 +145,8 @@ def test_search_while_changes_are_applied(tmp_path: Path) -> None:
             thread.join(10)
         assert made.index.stats().graphs or made.index.settle(20)
     assert not failures
-    assert len(found) > 200
-    assert offset > 2_000
+    assert len(found) > 50
+    assert offset > 500
     for at, number, ranked in found[:: max(1, len(found) // 400)]:
         live = {name: _version_at(history[name], at) for name in names}
         for value, key in ranked.hits:

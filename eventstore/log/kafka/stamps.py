@@ -1,0 +1,122 @@
+"""What a record carries on a topic beyond its event, and how it comes off again.
+
+Two headers of ours frame an event's own. ``writer`` is session, sequence and time, by which
+duplicates are found and times are told; ``batch`` names the atomic batch a record belongs to
+and its size, so that a reader shows all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from eventstore.codec import TOUCH_PREFIX
+from eventstore.log.base import Record, StoredRecord
+
+WRITER = "writer"
+BATCH = "batch"
+NOBODY = bytes(16)
+RECORD_OVERHEAD = 256
+"""Bytes that Kafka and our own headers add to a record, at the most, headers' names aside."""
+
+
+class Outgoing(NamedTuple):
+    """A record about to be produced."""
+
+    partition: int
+    sequence: int
+    time_us: int
+    record: Record
+    headers: list[tuple[str, bytes]]
+
+
+class Incoming(NamedTuple):
+    """A record as it was consumed, and the batch it belongs to."""
+
+    stored: StoredRecord
+    batch: bytes | None
+    size: int
+    """Records in the batch; 1 for a record of its own."""
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a record: by the first label of its memory's namespace.
+
+    So one user's memories stay in order together, and so do their refreshes.
+    """
+    label = key.removeprefix(TOUCH_PREFIX).partition(b"\x00")[0]
+    return crc32(label) % partitions
+
+
+def size_of(record: Record) -> int:
+    """Bytes a record takes on the topic, at the most."""
+    headers = sum(len(name) + len(data) + 10 for name, data in record.headers)
+    return len(record.key) + len(record.value or b"") + headers + RECORD_OVERHEAD
+
+
+def stamped(
+    record: Record, session: bytes, sequence: int, time_us: int, batch: tuple[bytes, int] | None
+) -> list[tuple[str, bytes]]:
+    """All headers of a record; ``batch`` is the id and size of the atomic batch it belongs to."""
+    headers = [*record.headers, (WRITER, b"%b %d %d" % (session.hex().encode(), sequence, time_us))]
+    if batch is not None:
+        headers.append((BATCH, b"%b %d" % (batch[0].hex().encode(), batch[1])))
+    return headers
+
+
+def incoming(message: Any) -> Incoming:
+    """A consumed message. One that this project did not write comes as nobody's, for the codec to refuse."""
+    headers = tuple((name, data) for name, data in message.headers if name not in (WRITER, BATCH))
+    ours = {name: data for name, data in message.headers if name in (WRITER, BATCH)}
+    appended_us = message.timestamp * 1000
+    session, sequence, time_us = _writer(ours.get(WRITER), message.offset, appended_us)
+    batch, size = _batch(ours.get(BATCH))
+    stored = StoredRecord(
+        message.partition,
+        message.offset,
+        appended_us,
+        time_us,
+        session,
+        sequence,
+        message.key or b"",
+        message.value,
+        headers,
+    )
+    return Incoming(stored, batch, size)
+
+
+def acknowledged(out: Outgoing, session: bytes, offset: int, timestamp_ms: int) -> StoredRecord:
+    """A produced record as it will be read back."""
+    return StoredRecord(
+        out.partition,
+        offset,
+        timestamp_ms * 1000,
+        out.time_us,
+        session,
+        out.sequence,
+        out.record.key,
+        out.record.value,
+        tuple(out.record.headers),
+    )
+
+
+def _writer(data: bytes | None, offset: int, appended_us: int) -> tuple[bytes, int, int]:
+    try:
+        session, sequence, time_us = (data or b"").split()
+        return bytes.fromhex(session.decode()), int(sequence), int(time_us)
+    except ValueError:
+        return NOBODY, offset + 1, appended_us
+
+
+def _batch(data: bytes | None) -> tuple[bytes | None, int]:
+    try:
+        name, size = (data or b"").split()
+        return name, int(size)
+    except ValueError:
+        return None, 1
+
+
+def total(records: Sequence[Record]) -> int:
+    """Bytes of a batch on the topic, at the most."""
+    return sum(size_of(record) for record in records)
