@@ -63,9 +63,8 @@ class Workload:
         rng = np.random.default_rng(spec.seed)
         users, items = spec.users, spec.items
         shared, profile = max(1, items // 50), items // 10
-        self.sizes = _power_law(
-            items - shared - profile, users, largest=max(items // 20, 250 * items // 1000 // 2)
-        )
+        memories = items - shared - profile
+        self.sizes = _power_law(memories, users, largest=max(items // 20, 3 * memories // users))
         owner = np.concatenate(
             [
                 np.repeat(np.arange(users), self.sizes),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from langgraph.store.base import Item, Result, SearchItem
 
 from eventstore.embedding import Vectors
-from eventstore.expiry import Expiry
 from eventstore.history import moment
 from eventstore.keys import decode_item
 from eventstore.operations import Get, Namespaces, Search, Step
@@ -14,7 +16,22 @@ from eventstore.values import decode_value
 from eventstore.views import ReadView, Row
 
 
-def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Expiry) -> Result:
+class Sight(Protocol):
+    """Which memories are to be seen, and what reading them does."""
+
+    @property
+    def omits(self) -> bool:
+        """Whether any are hidden at all."""
+
+    def shows(self, row: Row) -> bool: ...
+
+    def read(self, row: Row) -> None: ...
+
+    def hidden(self, view: ReadView) -> Mapping[bytes, int]:
+        """How many memories of each encoded namespace are there but not to be seen."""
+
+
+def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Sight) -> Result:
     """The result of a step; ``None`` for one that writes. Memories read are refreshed as asked."""
     if isinstance(step, Get):
         return item(view.get(step.key), step.refresh, expiry)
@@ -27,7 +44,7 @@ def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Expiry) 
     return None
 
 
-def item(row: Row | None, refresh: bool, expiry: Expiry) -> Item | None:
+def item(row: Row | None, refresh: bool, expiry: Sight) -> Item | None:
     """A memory as ``get`` returns it, unless it has expired and is not to be seen."""
     if row is None or not expiry.shows(row):
         return None
@@ -43,7 +60,7 @@ def item(row: Row | None, refresh: bool, expiry: Expiry) -> Item | None:
     )
 
 
-def _search_item(hit: Hit, refresh: bool, expiry: Expiry) -> SearchItem:
+def _search_item(hit: Hit, refresh: bool, expiry: Sight) -> SearchItem:
     row = hit.row
     if refresh:
         expiry.read(row)

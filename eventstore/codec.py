@@ -1,9 +1,9 @@
 """Events to log records and back. Deterministic, readable with any log tool, no pickle.
 
 The record value of a put or restore is its memory's JSON, as the caller gave it; a delete's is
-null, so a delete is a tombstone wherever the log is compacted. All else travels in headers, as text, except vectors,
-which are little-endian float32. A touch has a key of its own (the memory's, behind a zero
-byte): in a compacted copy it must not push out the put it belongs to.
+null, so a delete is a tombstone wherever the log is compacted. All else travels in headers, as
+text, except vectors, which are little-endian float32. A touch has a key of its own (the
+memory's, behind a zero byte): in a compacted copy it must not push out the put it belongs to.
 
 The header ``encoding`` is absent while payloads are plain. It is reserved for payloads sealed
 under a key; a reader that meets one it does not know stops instead of guessing.
@@ -15,12 +15,9 @@ import orjson
 
 from eventstore.errors import UndecodableEvent
 from eventstore.events import VALUED, Embedded, Event, Kind, Provenance
-from eventstore.keys import decode_item
+from eventstore.keys import TOUCH_PREFIX, decode_item
 from eventstore.log.base import Record, StoredRecord
 from eventstore.upcasters import CURRENT, Headers, upcast
-
-TOUCH_PREFIX = b"\x00"
-"""First byte of a touch's record key; encoded namespaces never begin with it."""
 
 _TYPES = {kind: f"{kind}/{version}".encode() for kind, version in CURRENT.items()}
 _CURRENT_TYPES = {named: kind for kind, named in _TYPES.items()}

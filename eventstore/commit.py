@@ -62,8 +62,23 @@ class Committer:
 
     def write(self, batch: Batch) -> Written:
         """Write a batch; returns when it is durable and visible. Raises what the write raised."""
-        ticket = _Ticket(batch)
-        self._enqueue(ticket)
+        return self._commit([_Ticket(batch)])[0].wait()
+
+    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """Write batches in order, each on its own; a failed one has its error in its place."""
+        tickets = self._commit([_Ticket(batch) for batch in batches])
+        results: list[Written | BaseException] = []
+        for ticket in tickets:
+            try:
+                results.append(ticket.wait())
+            except Exception as error:
+                results.append(error)
+        return results
+
+    def _commit(self, tickets: list[_Ticket]) -> list[_Ticket]:
+        """Queue tickets, and commit in this thread if nobody is committing."""
+        for ticket in tickets:
+            self._enqueue(ticket)
         # Whoever holds the lock looks at the queue after letting go of it, so a ticket that
         # fails to get the lock is never forgotten.
         if self._committing.acquire(blocking=False):
@@ -71,16 +86,25 @@ class Committer:
                 self._commit_queue()
             finally:
                 self._committing.release()
-            if self._queue:
-                self._call_thread()
-        return ticket.wait()
+                if self._queue:
+                    self._call_thread()
+        return tickets
 
     async def awrite(self, batch: Batch) -> Written:
         """:meth:`write` for a coroutine. Cancelling the wait does not undo the write."""
-        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Ticket(batch, future))
+        return await self._submit([batch])[0]
+
+    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """:meth:`write_all` for a coroutine."""
+        return await asyncio.gather(*self._submit(batches), return_exceptions=True)
+
+    def _submit(self, batches: Sequence[Batch]) -> list[asyncio.Future[Written]]:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Written]] = [loop.create_future() for _ in batches]
+        for batch, future in zip(batches, futures, strict=True):
+            self._enqueue(_Ticket(batch, future))
         self._call_thread()
-        return await future
+        return futures
 
     def close(self) -> None:
         """Write what is queued, refuse what comes later, and end the thread. Idempotent."""

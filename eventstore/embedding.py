@@ -18,9 +18,9 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from eventstore.errors import EmbeddingFailed, InvalidConfig, InvalidEmbedding, InvalidType
+from eventstore.errors import EmbeddingFailed, IndexMismatch, InvalidConfig, InvalidEmbedding, InvalidType
 from eventstore.events import Embedded
-from eventstore.views import Metric, Vector
+from eventstore.views import Metric, Signature, Vector
 
 log = logging.getLogger("eventstore.embedding")
 
@@ -78,6 +78,15 @@ def differs(recorded: str, configured: str) -> bool:
     return recorded != configured
 
 
+def check_same_model(recorded: Signature | None, dims: int, model: str) -> None:
+    """Raise ``IndexMismatch`` when the vectors on record cannot be compared with a model's."""
+    if recorded is not None and (recorded.dims != dims or differs(recorded.model, model)):
+        raise IndexMismatch(
+            f"the vectors on record were made by {recorded.model!r}; this index is set to {model!r}. "
+            "Open with the settings they were made with (index['model'] names a model), or a new store"
+        )
+
+
 class Embedder:
     """The ``index`` settings of a store, checked once, and the embedding model behind them."""
 
@@ -118,6 +127,10 @@ class Embedder:
             raise InvalidConfig(f"index['embed'] cannot be used: {error}") from error
         self._async_only = isinstance(self._model, EmbeddingsLambda) and not hasattr(self._model, "func")
         self.fingerprint = fingerprint(config, self._model)
+
+    def check_same(self, recorded: Signature | None) -> None:
+        """Raise ``IndexMismatch`` when the vectors on record are another model's."""
+        check_same_model(recorded, self.dims, self.fingerprint)
 
     def texts(self, value: Mapping[str, Any], index: tuple[str, ...] | bool | None) -> list[tuple[str, str]]:
         """Path and text of everything to embed in a value; ``index`` is the put's own choice."""

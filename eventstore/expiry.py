@@ -8,7 +8,7 @@ meanwhile, by any process, is left alone, and every replica agrees.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from langgraph.store.base import TTLConfig
@@ -18,7 +18,7 @@ from eventstore.events import Event, Kind, Provenance, new_id
 from eventstore.keys import decode_item, encode_namespace
 from eventstore.log.base import Record
 from eventstore.ttl import Sweeper, Touched, Touches, now_us
-from eventstore.views import ReadView, Row, Runtime
+from eventstore.views import ReadView, Row, Runtime, Written
 
 SWEEP_BATCH: Final = 1_000
 
@@ -82,7 +82,7 @@ class Expiry:
         """Append the refreshes that wait."""
         touched = self._touches.waiting()
         if touched:
-            self._runtime.write(self._runtime.prepare([_touch(each) for each in touched]))
+            self._write_each([_touch(each) for each in touched])
             self._touches.done(touched)
 
     def sweep(self) -> int:
@@ -96,13 +96,21 @@ class Expiry:
             if not dead:
                 return swept
             who = self._who()
-            batch = self._runtime.prepare([_expire(row, who) for row in dead])
-            swept += len(dead) - len(self._runtime.write(batch).outcomes)
+            written = self._write_each([_expire(row, who) for row in dead])
+            swept += sum(not each.outcomes for each in written)
 
     def stop(self) -> None:
         """Stop the sweeper and the coming flush; what waits stays waiting."""
         self.sweeper.stop(5.0)
         self._touches.stop()
+
+    def _write_each(self, records: Sequence[Record]) -> list[Written]:
+        """Append records that do not depend on one another."""
+        done = self._runtime.write_all([self._runtime.prepare([record]) for record in records])
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in done if isinstance(each, Written)]
 
     def _dead(self) -> list[Row]:
         found: list[Row] = []

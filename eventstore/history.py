@@ -1,18 +1,27 @@
-"""How a memory came to be what it is: its versions, newest first, as users see them."""
+"""How memories came to be what they are: versions, as users see them.
+
+Of one memory they are given newest first, as its past is looked into; of many, in log order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+import orjson
 from pydantic import BaseModel, ConfigDict
 
+from eventstore.codec import needle
+from eventstore.errors import InvalidInput, InvalidType
 from eventstore.events import Kind
+from eventstore.keys import decode_item
 from eventstore.values import decode_value
-from eventstore.views import HistoryRow
+from eventstore.views import HistoryRow, ReadView, Wanted
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def moment(us: int) -> datetime:
@@ -20,15 +29,28 @@ def moment(us: int) -> datetime:
     return EPOCH + timedelta(microseconds=us)
 
 
+def microseconds(when: object, name: str) -> int:
+    """An aware datetime as µs since the epoch. Raises ``InvalidInput`` without a time zone."""
+    if not isinstance(when, datetime):
+        raise InvalidType(f"{name} is a datetime with a time zone, not {type(when).__name__}")
+    if when.utcoffset() is None:
+        raise InvalidInput(
+            f"{name} has no time zone, so it names no moment; give one, such as datetime.now(UTC)"
+        )
+    return (when - EPOCH) // _MICROSECOND
+
+
 class Version(BaseModel):
     """One event of a memory's past."""
 
     model_config = ConfigDict(frozen=True)
 
+    namespace: tuple[str, ...]
+    key: str
     version: int
     """Counted from 1 through the memory's whole life, deletes included. A rejected event
     carries the version that stood against it."""
-    kind: Literal["put", "delete", "expire"]
+    kind: Literal["put", "restore", "delete", "expire"]
     rejected: bool
     """Whether the event's condition did not hold, so that it changed nothing."""
     partition: int
@@ -45,31 +67,117 @@ class Version(BaseModel):
     run: str | None
     node: str | None
     checkpoint: str | None
+    restores: int | None
+    """Of a restore: the version it put back."""
+    reverts: tuple[int, ...]
+    """The versions a revert undid with this event."""
     value: dict[str, Any] | None
-    """The value put; ``None`` for deletes and expiries."""
+    """The value put or restored; ``None`` for deletes and expiries."""
 
 
-def versions(rows: Iterator[HistoryRow]) -> Iterator[Version]:
-    """Versions from a view's history rows; refreshes of an expiry are not versions."""
+def versions(key: bytes, rows: Iterable[HistoryRow]) -> Iterator[Version]:
+    """Versions of one memory, rejected ones included."""
     for row in rows:
-        kind = row.headers["type"].partition(b"/")[0].decode()
-        if kind == Kind.TOUCH:
-            continue
-        named = {
-            name: None if (text := row.headers.get(name)) is None else text.decode()
-            for name in ("actor", "thread", "run", "node", "checkpoint")
-        }
-        yield Version(
-            version=row.version,
-            kind=kind,  # type: ignore[arg-type]
-            rejected=row.outcome == "rejected",
-            partition=row.partition,
-            offset=row.offset,
-            at=moment(row.appended_us),
-            created_at=moment(row.created_us) if row.created_us else None,
-            updated_at=moment(row.updated_us),
-            expires_at=moment(row.expires_us) if row.expires_us else None,
-            event_id=row.headers["id"].decode(),
-            value=None if row.value is None else decode_value(row.value),
-            **named,
+        if is_version(row):
+            yield Version(**fields(key, row))
+
+
+def fields(key: bytes, row: HistoryRow) -> dict[str, Any]:
+    """What a :class:`Version` says of a history row."""
+    headers = row.headers
+    namespace, name = decode_item(key)
+    restores = headers.get("restores")
+    return {
+        "namespace": namespace,
+        "key": name,
+        "version": row.version,
+        "kind": headers["type"].partition(b"/")[0].decode(),
+        "rejected": row.outcome == "rejected",
+        "partition": row.partition,
+        "offset": row.offset,
+        "at": moment(row.appended_us),
+        "created_at": moment(row.created_us) if row.created_us else None,
+        "updated_at": moment(row.updated_us),
+        "expires_at": moment(row.expires_us) if row.expires_us else None,
+        "event_id": headers["id"].decode(),
+        "restores": None if restores is None else int(restores),
+        "reverts": reverted(row),
+        "value": None if row.value is None else decode_value(row.value),
+        **{name: _header(row, name) for name in ("actor", "thread", "run", "node", "checkpoint")},
+    }
+
+
+def is_version(row: HistoryRow) -> bool:
+    """Whether a row is a version: neither a refresh of an expiry nor a delete of what was not there."""
+    return row.outcome not in (Kind.TOUCH, "void")
+
+
+def reverted(row: HistoryRow) -> tuple[int, ...]:
+    """The versions that an event undid."""
+    return tuple(orjson.loads(row.headers.get("reverts", b"[]")))
+
+
+class Cause(NamedTuple):
+    """Who an event is of, and when the log took it (µs since the epoch, both ends included)."""
+
+    run: str | None
+    thread: str | None
+    actor: str | None
+    since_us: int
+    until_us: int
+
+    @classmethod
+    def of(cls, run: object, thread: object, actor: object, since: object, until: object) -> Cause:
+        """What the caller named. Raises ``InvalidInput`` or ``InvalidType``."""
+        return cls(
+            _text(run, "run_id"),
+            _text(thread, "thread_id"),
+            _text(actor, "actor"),
+            0 if since is None else microseconds(since, "since"),
+            2**63 if until is None else microseconds(until, "until"),
         )
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Header names and the texts they must have."""
+        texts = {"run": self.run, "thread": self.thread, "actor": self.actor}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    def matches(self, row: HistoryRow) -> bool:
+        """Whether an event has this cause."""
+        if not self.since_us <= row.appended_us <= self.until_us:
+            return False
+        return all(_header(row, name) == text for name, text in self.named.items())
+
+    def events(self, view: ReadView, prefix: bytes) -> Iterator[tuple[bytes, HistoryRow]]:
+        """Events of this cause under an encoded prefix that are versions, by key."""
+        needles = tuple(needle(name, text) for name, text in self.named.items())
+        for key, row in view.events(prefix, Wanted(self.since_us, self.until_us, needles)):
+            if is_version(row) and self.matches(row):
+                yield key, row
+
+
+Place = tuple[int, int, int]
+"""Append time, partition and offset of an event: the order of a log, whatever its partitions."""
+
+
+def in_log_order(
+    found: Iterable[tuple[bytes, HistoryRow]], limit: int | None, after: Place | None
+) -> list[Version]:
+    """Events oldest first, from behind a place, at most so many."""
+    placed = (((row.appended_us, row.partition, row.offset), key, row) for key, row in found)
+    if after is not None:
+        placed = (each for each in placed if each[0] > after)
+    chosen = sorted(placed) if limit is None else heapq.nsmallest(limit, placed)
+    return [Version(**fields(key, row)) for _, key, row in chosen]
+
+
+def _text(given: object, name: str) -> str | None:
+    if given is None or (isinstance(given, str) and given):
+        return given
+    raise InvalidType(f"{name} is a string that is not empty, not {type(given).__name__}")
+
+
+def _header(row: HistoryRow, name: str) -> str | None:
+    text = row.headers.get(name)
+    return None if text is None else text.decode()

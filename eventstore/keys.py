@@ -21,6 +21,9 @@ from eventstore.errors import InvalidInput
 LABEL: Final = b"\x02"
 END_LABEL: Final = b"\x00"
 END_NAMESPACE: Final = b"\x01"
+TOUCH_PREFIX: Final = b"\x00"
+"""First byte of the key of records about a memory that must not replace its own in a compacted
+copy; no encoded namespace begins with it."""
 
 _CACHED_BYTES: Final = 512
 _CACHED_ENTRIES: Final = 16_384

@@ -102,7 +102,7 @@ def _put(op: PutOp, expected_version: object, max_value_bytes: int) -> Put:
     namespace = check_namespace(op.namespace, empty_ok=op.value is None)
     key = encode_item(namespace, check_key(op.key))
     if expected_version is not None:
-        expected_version = _count(expected_version, "expected_version")
+        expected_version = check_count(expected_version, "expected_version")
     if op.value is None:
         return Put(key, None, None, None, expected_version)
     index: Any = op.index
@@ -130,8 +130,8 @@ def _search(op: SearchOp) -> Search:
     return Search(
         encode_namespace(check_namespace(op.namespace_prefix, empty_ok=True)),
         compile_filter(op.filter),
-        _count(op.limit, "limit"),
-        _count(op.offset, "offset"),
+        check_count(op.limit, "limit"),
+        check_count(op.offset, "offset"),
         op.query or None,
         bool(op.refresh_ttl),
     )
@@ -141,7 +141,7 @@ def _namespaces(op: ListNamespacesOp) -> Namespaces:
     conditions = op.match_conditions or ()
     max_depth = op.max_depth
     if max_depth is not None:
-        max_depth = _count(max_depth, "max_depth")
+        max_depth = check_count(max_depth, "max_depth")
         if max_depth < 1:
             raise InvalidInput("max_depth must be at least 1; leave it out for whole namespaces")
     # One literal prefix is a range of the namespaces view; nothing is left to match.
@@ -151,12 +151,12 @@ def _namespaces(op: ListNamespacesOp) -> Namespaces:
         encode_namespace(literal_prefix(conditions)),
         None if by_range else matches,
         max_depth,
-        _count(op.limit, "limit"),
-        _count(op.offset, "offset"),
+        check_count(op.limit, "limit"),
+        check_count(op.offset, "offset"),
     )
 
 
-def _count(number: object, name: str) -> int:
+def check_count(number: object, name: str) -> int:
     """A non-negative int; anything beyond 2**62 means no limit."""
     if isinstance(number, bool):
         raise InvalidType(f"{name} is an int, not a bool")

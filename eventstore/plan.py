@@ -14,10 +14,13 @@ from langgraph.store.base import Op
 
 from eventstore.codec import encode
 from eventstore.embedding import Embedder, Vectors
+from eventstore.errors import VersionConflict
 from eventstore.events import Event, Kind, Provenance, new_id
+from eventstore.keys import decode_item
 from eventstore.log.base import Record
 from eventstore.operations import Conditional, Put, Search, Step, check
 from eventstore.values import decode_value
+from eventstore.views import Written
 
 
 class Plan(NamedTuple):
@@ -81,3 +84,16 @@ def records(
         )
         made.append(encode(event))
     return made
+
+
+def refuse_rejected(written: Written) -> None:
+    """Raise ``VersionConflict`` for the first record whose condition did not hold."""
+    for record in written.records:
+        outcome = written.outcomes.get((record.partition, record.offset))
+        if outcome is not None and outcome.reason == "rejected":
+            namespace, key = decode_item(record.key)
+            raise VersionConflict(
+                f"{namespace} {key!r} is at version {outcome.version}, not at the one expected; "
+                "read it again and decide anew",
+                current=outcome.version,
+            )

@@ -37,16 +37,14 @@ from langgraph.store.base import (
 from eventstore.answers import answer, item
 from eventstore.config import StoreConfig
 from eventstore.embedding import Embedder, Vectors
-from eventstore.errors import InvalidNamespace, InvalidType, StoreClosed, StoreForked, VersionConflict
+from eventstore.errors import InvalidNamespace, InvalidType, StoreClosed, StoreForked
 from eventstore.events import Provenance
 from eventstore.expiry import Expiry
-from eventstore.history import Version, versions
-from eventstore.keys import decode_item, encode_item
 from eventstore.log.base import Batch
 from eventstore.log.position import Position
-from eventstore.namespaces import check_key, check_namespace
 from eventstore.operations import Conditional, Get, Namespaces, Search, Step, check_get
-from eventstore.plan import Plan, plan, records
+from eventstore.past import Past
+from eventstore.plan import Plan, plan, records, refuse_rejected
 from eventstore.provenance import current
 from eventstore.status import Status
 from eventstore.ttl import Touched, check_config
@@ -57,7 +55,7 @@ INLINE_ROWS: Final = 100
 than the hop to a thread."""
 
 
-class EventStore(BaseStore):
+class EventStore(Past, BaseStore):
     """A durable, event-sourced long-term memory. One class, sync and async.
 
     Safe to use from several threads and event loops at once. Make one with :meth:`open` or
@@ -84,6 +82,7 @@ class EventStore(BaseStore):
         self._runtime = runtime
         self._actor = actor
         self._closed = False
+        self._closing = threading.Lock()
         self._writing = threading.Lock()
         default = "latest" if runtime.log.end_is_local else "own_writes"
         self._latest = (self._config.read_consistency or default) == "latest"
@@ -132,15 +131,16 @@ class EventStore(BaseStore):
 
     def close(self) -> None:
         """Write pending refreshes, stop the sweeper, give up log and views. Idempotent."""
-        if self._closed:
-            return
-        self._expiry.stop()
-        try:
-            with contextlib.suppress(StoreForked):
-                self._expiry.flush()
-        finally:
-            self._closed = True
-            self._runtime.release()
+        with self._closing:
+            if self._closed:
+                return
+            self._expiry.stop()
+            try:
+                with contextlib.suppress(StoreForked):
+                    self._expiry.flush()
+            finally:
+                self._closed = True
+                self._runtime.release()
 
     def __enter__(self) -> Self:
         self._check()
@@ -180,8 +180,8 @@ class EventStore(BaseStore):
             vectors = self._embedder.embed(planned.documents, planned.queries)
         results = self._read(planned, vectors)
         if planned.puts:
-            batch, touched = self._prepare(planned, vectors)
-            self._written(self._runtime.write(batch), touched)
+            batches, touched = self._prepare(planned, vectors)
+            self._written(self._runtime.write_all(batches), touched)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -198,8 +198,8 @@ class EventStore(BaseStore):
         else:
             results = await asyncio.to_thread(self._read, planned, vectors)
         if planned.puts:
-            batch, touched = self._prepare(planned, vectors)
-            self._written(await self._runtime.awrite(batch), touched)
+            batches, touched = self._prepare(planned, vectors)
+            self._written(await self._runtime.awrite_all(batches), touched)
         return results
 
     def put(
@@ -238,25 +238,7 @@ class EventStore(BaseStore):
             return
         await self.abatch([self._conditional(namespace, key, value, index, ttl, expected_version)])
 
-    # ------------------------------------------------------------------ the past, and positions
-
-    def history(
-        self, namespace: tuple[str, ...], key: str, *, limit: int | None = None, before: int | None = None
-    ) -> list[Version]:
-        """Versions of one memory, newest first, deleted ones too.
-
-        ``limit`` bounds the page; ``before`` continues below the offset of the last version seen.
-        """
-        self._check()
-        memory = encode_item(check_namespace(namespace, empty_ok=True), check_key(key))
-        found: list[Version] = []
-        self._refresh_view()
-        with self._runtime.view.read() as view:
-            for version in versions(view.history(memory, before)):
-                if limit is not None and len(found) >= limit:
-                    break
-                found.append(version)
-        return found
+    # ------------------------------------------------------------------ positions
 
     @property
     def position(self) -> Position:
@@ -336,27 +318,31 @@ class EventStore(BaseStore):
 
     def _plan(self, ops: Sequence[Op]) -> Plan:
         self._check()
-        return plan(ops, self._embedder, self._config.max_value_bytes)
+        planned = plan(ops, self._embedder, self._config.max_value_bytes)
+        if self._embedder is not None and planned.needs_model:
+            # Another process may have been the first to record vectors, after this store was opened.
+            self._refresh_view()
+            self._embedder.check_same(self._runtime.view.signature())
+        return planned
 
-    def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[Batch, list[Touched]]:
+    def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[list[Batch], list[Touched]]:
         touched, refreshes = self._expiry.waiting(planned.puts)
         writes = records(planned, vectors, self._who(), self._expiry.omits)
-        return self._runtime.prepare(refreshes + writes), touched
+        # Refreshes stand for themselves: they need not be part of what is all or none.
+        return [self._runtime.prepare(part) for part in (*([each] for each in refreshes), writes)], touched
 
-    def _written(self, written: Written, touched: list[Touched]) -> None:
+    def _written(self, results: Sequence[Written | BaseException], touched: list[Touched]) -> None:
+        written = results[-1]
+        if isinstance(written, BaseException):
+            raise written
         self._expiry.written(touched)
+        self._advance(written)
+        refuse_rejected(written)
+
+    def _advance(self, written: Written) -> None:
         with self._writing:
             for record in written.records:
                 self._position = self._position.advanced(record.partition, record.offset + 1)
-        for record in written.records:
-            outcome = written.outcomes.get((record.partition, record.offset))
-            if outcome is not None and outcome.reason == "rejected":
-                namespace, key = decode_item(record.key)
-                raise VersionConflict(
-                    f"{namespace} {key!r} is at version {outcome.version}, not at the one expected; "
-                    "read it again and decide anew",
-                    current=outcome.version,
-                )
 
     # ------------------------------------------------------------------ reading
 

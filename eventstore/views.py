@@ -52,7 +52,7 @@ class HistoryRow(NamedTuple):
     """One event of a memory's past, with what the fold made of it."""
 
     outcome: str
-    """put, restore, delete, expire, touch, or rejected."""
+    """put, restore, delete, expire, touch; or rejected, or void (a delete of what was not there)."""
     version: int
     created_us: int
     updated_us: int
@@ -186,6 +186,12 @@ class Runtime(Protocol):
 
     def write(self, batch: Batch) -> Written:
         """Append a batch and return when this process's view shows it."""
+
+    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """Append batches in order, each on its own; a failed one has its error in its place."""
+
+    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """The same without blocking the event loop."""
 
     async def awrite(self, batch: Batch) -> Written:
         """The same without blocking the event loop; a cancelled wait does not undo the write."""

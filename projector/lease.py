@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+from typing import Final
 
 from eventstore.errors import InvalidConfig
+
+LOOK_SECONDS: Final = 0.002
 
 
 class Lease:
@@ -29,13 +33,17 @@ class Lease:
         number = 0
         while True:
             directory = views / str(number)
-            lease = cls._try(directory)
+            lease = cls.of(directory)
             if lease is not None:
                 return lease
             number += 1
 
     @classmethod
-    def _try(cls, directory: Path) -> Lease | None:
+    def of(cls, directory: Path) -> Lease | None:
+        """The lease of one directory, made if need be; ``None`` when it is taken.
+
+        Raises ``InvalidConfig`` when the place cannot be written.
+        """
         try:
             directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(directory / "lease", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -44,17 +52,43 @@ class Lease:
                 f"the view directory {directory} cannot be written: {error.strerror}. "
                 "Make it writable, or name another place with views=..."
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(descriptor):
             os.close(descriptor)
             return None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return cls(directory, descriptor)
 
+    @staticmethod
+    def holder(directory: Path) -> int | None:
+        """The process that has a directory; ``None`` when it is free."""
+        try:
+            descriptor = os.open(directory / "lease", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 32, 0).strip()
+            return int(text) if text.isdigit() else 0
+        finally:
+            os.close(descriptor)
+        return None
+
     def release(self) -> None:
         """Let others have the directory. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _locked(descriptor: int) -> bool:
+    # Whoever only asks for the holder has the lock for some microseconds; that must not cost a view.
+    for wait in (LOOK_SECONDS, 0.0):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(wait)
+        else:
+            return True
+    return False

@@ -8,6 +8,8 @@ the log it was made from is.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,7 +26,7 @@ from rocksdict import (
     Snapshot,
 )
 
-from eventstore.errors import ViewDamaged, ViewError
+from eventstore.errors import StoreForked, ViewDamaged, ViewError
 
 FAMILIES: Final = ("items", "recency", "namespaces", "history", "vectors")
 """Column families beside the default one, which holds positions, writers, graves and expiries."""
@@ -54,11 +56,47 @@ def _options(cache: Cache, *, write_buffer: int, compress: bool, bloom: bool, de
     return options
 
 
+class _Threads:
+    """Whether RocksDB's threads, which serve a whole process, are in this one.
+
+    A fork leaves them behind, and RocksDB in the child waits for them at its first flush, for ever.
+    """
+
+    def __init__(self) -> None:
+        self._started = False
+        self._left_behind = False
+        os.register_at_fork(after_in_child=self._forked)
+
+    def start(self, path: Path) -> None:
+        if self._left_behind:
+            raise StoreForked(
+                f"the view in {path} cannot be opened: this process was forked from one that had opened a "
+                "store. Start it with multiprocessing's 'spawn' or 'forkserver', or open stores only "
+                "after the fork"
+            )
+        self._started = True
+
+    def _forked(self) -> None:
+        self._left_behind = self._started
+
+
+_threads = _Threads()
+
+
 class Database:
     """One open RocksDB with its column families."""
 
-    def __init__(self, path: Path, cache_bytes: int) -> None:
-        """Open or create. Raises ``ViewDamaged`` when RocksDB cannot make sense of its files."""
+    def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
+        """Open or create; with ``secondary``, a scratch folder, only read.
+
+        The files may then be another process's: what they hold at this moment is seen for as long
+        as this is open.
+
+        Raises ``ViewDamaged`` when RocksDB cannot make sense of its files, and ``StoreForked`` in
+        a process forked from one that has used RocksDB.
+        """
+        _threads.start(path)
+        self._secondary = secondary
         cache = Cache(cache_bytes)
         plain = {"compress": True, "bloom": False, "deletions": False}
         families = {
@@ -69,10 +107,14 @@ class Database:
             "vectors": _options(cache, write_buffer=8 * MIB, compress=False, bloom=False, deletions=False),
         }
         default = _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True)
+        access = AccessType.read_write()
+        if secondary is not None:
+            access = AccessType.secondary(str(secondary))
+            for options in (default, *families.values()):
+                # Files that their owner removes meanwhile can be read only while they are open.
+                options.set_max_open_files(-1)
         try:
-            self.default = Rdict(
-                str(path), options=default, column_families=families, access_type=AccessType.read_write()
-            )
+            self.default = Rdict(str(path), options=default, column_families=families, access_type=access)
         except Exception as error:
             raise translate(error, f"opening the view in {path}") from error
         self.items, self.recency, self.namespaces, self.history, self.vectors = (
@@ -83,21 +125,27 @@ class Database:
 
     def flush(self) -> None:
         """Write memory tables to files, so that the next open has nothing to replay."""
+        if self._secondary is not None:
+            return
         for family in (self.items, self.recency, self.namespaces, self.history, self.vectors, self.default):
             family.flush()
 
     def close(self) -> None:
-        """Flush and close. Every iterator and snapshot must be gone."""
-        try:
-            self.flush()
-        except Exception as error:
-            raise translate(error, "closing the view") from error
-        finally:
-            default = self.default
-            # RocksDB stays open while any object of it is alive.
-            self.handles.clear()
-            del self.items, self.recency, self.namespaces, self.history, self.vectors, self.default
-            default.close()
+        """Flush and close. Every iterator and snapshot must be gone.
+
+        Raises ``ViewError`` when not all could be written; it is closed all the same.
+        """
+        failure = None
+        for act in (self.flush, self.default.close):
+            try:
+                act()
+            except Exception as error:
+                failure = failure or translate(error, "closing the view")
+        # RocksDB stays open while any object of it is alive.
+        self.handles.clear()
+        del act, self.items, self.recency, self.namespaces, self.history, self.vectors, self.default
+        if failure is not None:
+            raise failure
 
 
 def translate(error: Exception, doing: str) -> ViewError:
@@ -112,6 +160,13 @@ def translate(error: Exception, doing: str) -> ViewError:
     )
     failed.retriable = True
     return failed
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear what an error's frames hold: an iterator or snapshot in one keeps RocksDB open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def get(family: Rdict, key: bytes) -> bytes | None:

@@ -19,12 +19,14 @@ from rocksdict import WriteBatch
 from eventstore.codec import decode
 from eventstore.errors import (
     EventStoreError,
+    InvalidInput,
     LogMismatch,
     UndecodableEvent,
     ViewBehind,
     ViewDamaged,
 )
-from eventstore.keys import ancestors, namespace_end
+from eventstore.events import Event, Kind
+from eventstore.keys import ancestors, decode_item, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome
@@ -33,7 +35,7 @@ from projector.projections import history, recency, vectors
 from projector.projections.base import Change
 from projector.projections.items import Items
 from projector.projections.namespaces import Namespaces
-from projector.rocks import get
+from projector.rocks import get, let_go
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runner")
@@ -116,25 +118,50 @@ class Projector:
                 found[at] = self._own.pop(at)
         return found
 
-    def catch_up(self, progress: Progress | None = None) -> None:
-        """Apply everything up to the log's present end, or up to an event that stops the projection."""
+    def catch_up(
+        self,
+        progress: Progress | None = None,
+        *,
+        limit: Position | None = None,
+        stop: threading.Event | None = None,
+        commit_records: int = COMMIT_RECORDS,
+    ) -> None:
+        """Apply everything up to the log's present end, or up to an event that stops the projection.
+
+        With ``limit``, no further than that position; when ``stop`` is set, no further than the
+        commit that is under way.
+        """
         with self._applying:
             if self.stopped is not None:
                 return
             gathered: list[Chunk] = []
             count = 0
             for chunk in self._log.chunks(self.position):
+                if limit is not None:
+                    chunk = _cut(chunk, limit)
                 gathered.append(chunk)
                 count += len(chunk.records)
-                if count >= COMMIT_RECORDS:
+                last = limit is not None and chunk.position.covers(limit)
+                if count >= commit_records or last:
                     self._commit(gathered)
-                    if self.stopped is not None:
+                    if last or self.stopped is not None or (stop is not None and stop.is_set()):
                         return
                     gathered, count = [], 0
                     if progress is not None:
-                        progress(self.position, self._log.high_water_mark())
+                        progress(self.position, limit or self._log.high_water_mark())
             if gathered:
                 self._commit(gathered)
+
+    def switch(self, view: MaterializedView) -> None:
+        """Go on with another view of the same log, which stands where this one does.
+
+        The caller holds the lock of :meth:`hold`.
+        """
+        self._view = view
+        self._items = Items(view.db)
+        self._namespaces = Namespaces(view.db)
+        self._writers.clear()
+        self.unsure = False
 
     def hold(self) -> threading.RLock:
         """The lock under which nothing is applied."""
@@ -165,13 +192,12 @@ class Projector:
             raise ViewBehind("the view is being opened anew after a failure; try again")
         try:
             self._fold(chunks)
-        except ViewDamaged:
-            self.unsure = True
-            self._view.mark_damaged()
-            raise
-        except BaseException:
+        except BaseException as error:
             # Not only errors: Ctrl-C can fall between the view's write and what is kept of it here.
             self.unsure = True
+            let_go(error)
+            if isinstance(error, ViewDamaged):
+                self._view.mark_damaged()
             raise
 
     def _fold(self, chunks: Sequence[Chunk]) -> None:
@@ -186,7 +212,7 @@ class Projector:
         for chunk in chunks:
             fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
             try:
-                events = [decode(record) for record in fresh]
+                events = [_decoded(record) for record in fresh]
             except UndecodableEvent as error:
                 failure = error
                 break
@@ -202,7 +228,7 @@ class Projector:
                 if decision.outcome != "applied":
                     version = version_seen(before, event, record.time_us)
                     outcomes[record.partition, record.offset] = Outcome(decision.outcome, version)
-                    if decision.outcome == "void":
+                    if decision.outcome == "void" and event.kind is not Kind.DELETE:
                         continue
                 prefixes = ancestors(event.key[: namespace_end(event.key)])
                 change = Change(record, event, decision.outcome, before, decision.state, prefixes)
@@ -270,11 +296,29 @@ class Projector:
         return known
 
 
+def _decoded(record: StoredRecord) -> Event:
+    """The event of a record, its key checked: nothing may go wrong once rows are being made of it."""
+    event = decode(record)
+    try:
+        decode_item(event.key)
+    except InvalidInput as error:
+        raise UndecodableEvent(f"partition {record.partition}, offset {record.offset}: {error}") from error
+    return event
+
+
 def after(position: Position, records: Sequence[StoredRecord]) -> Position:
     """Where a reader that stands at a position stands after these records too."""
     for record in records:
         position = position.advanced(record.partition, record.offset + 1)
     return position
+
+
+def _cut(chunk: Chunk, limit: Position) -> Chunk:
+    """What of a chunk lies before a position."""
+    if limit.covers(chunk.position):
+        return chunk
+    reached = Position(*map(min, chunk.position, limit))
+    return Chunk([record for record in chunk.records if record.offset < limit[record.partition]], reached)
 
 
 def _follows(position: Position, records: Sequence[StoredRecord]) -> bool:

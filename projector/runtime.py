@@ -10,28 +10,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import hashlib
-import importlib
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from eventstore import EventStore
 from eventstore.commit import Committer
 from eventstore.config import StoreConfig
-from eventstore.connection import FolderPlace, KafkaPlace, parse, where
+from eventstore.connection import FolderPlace, parse
 from eventstore.errors import (
     EventStoreError,
-    InvalidConfig,
+    InvalidType,
     LogError,
     StoreClosed,
     StoreForked,
@@ -40,21 +36,30 @@ from eventstore.errors import (
     ViewError,
 )
 from eventstore.log.base import Batch, Log, Record, StoredRecord
-from eventstore.log.embedded import EmbeddedLog
 from eventstore.log.position import Position
 from eventstore.views import Metric, View, Written
+from projector import directories
+from projector.beside import NewView
 from projector.lease import Lease
+from projector.places import name_of, open_embedded, open_log, views_of
+from projector.progress import Bar
 from projector.runner import Follower, Projector, after
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runtime")
 
-PROGRESS_AFTER: Final = 1.0
-"""Seconds of catching up after which a progress bar is shown."""
 STOP_SECONDS: Final = 5.0
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.2
+"""How long a look for new events waits; also how long closing may wait for it."""
 
-_open: dict[tuple[str, str], OpenRuntime] = {}
+LOOK_SECONDS: Final = 0.5
+"""Seconds between looks for a view that another process rebuilt."""
+EXCHANGE_RECORDS: Final = 1_000
+"""What a rebuilt view may lack when writers are held off for the exchange."""
+RETIRE_SECONDS: Final = 60.0
+"""How long an exchanged view waits for readers that are still at work in it."""
+
+_open: weakref.WeakValueDictionary[tuple[str, str], OpenRuntime] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
 _all: weakref.WeakSet[OpenRuntime] = weakref.WeakSet()
 
@@ -68,53 +73,23 @@ def open_runtime(conn_string: object, views: str | Path | None, config: StoreCon
     place = parse(conn_string, config.kafka)
     if isinstance(place, FolderPlace) and place.directory is None:
         temporary = Path(tempfile.mkdtemp(prefix="eventstore-"))
-        return OpenRuntime(_embedded(temporary, config), temporary / "views", config, temporary)
-    views_at = _views(place) if views is None else Path(views)
-    views_at = views_at.expanduser().absolute()
-    named = where(place) if isinstance(place, KafkaPlace) else os.path.realpath(_folder(place))
-    key = (named, os.path.realpath(views_at))
+        return OpenRuntime(open_embedded(temporary, config), temporary / "views", config, temporary)
+    views_at = views_of(place, views)
+    key = (name_of(place), os.path.realpath(views_at))
     with _opening:
         runtime = _open.get(key)
         if runtime is None or not runtime.retain():
-            runtime = OpenRuntime(_log(place, config), views_at, config)
+            runtime = OpenRuntime(open_log(place, config), views_at, config)
             _open[key] = runtime
         return runtime
 
 
-def _folder(place: FolderPlace) -> Path:
-    return (place.directory or Path()).expanduser().absolute()
-
-
-def _views(place: FolderPlace | KafkaPlace) -> Path:
-    """Where views are kept unless the caller says: beside an embedded log, else with the user's data."""
-    if isinstance(place, FolderPlace):
-        return _folder(place) / "views"
-    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    cluster = hashlib.sha256(",".join(sorted(place.servers)).encode()).hexdigest()[:8]
-    return Path(home) / "eventstore" / f"{place.topic}-{cluster}"
-
-
-def _log(place: FolderPlace | KafkaPlace, config: StoreConfig) -> Log:
-    if isinstance(place, FolderPlace):
-        return _embedded(_folder(place), config)
-    try:
-        # Only who names a topic needs the Kafka client.
-        kafka_log = importlib.import_module("eventstore.log.kafka")
-    except ModuleNotFoundError as error:
-        raise InvalidConfig(
-            f"a log on Kafka needs {error.name}: pip install 'eventstore-langgraph[kafka]'"
-        ) from error
-    return cast(Log, kafka_log.KafkaLog(place))
-
-
-def _embedded(directory: Path, config: StoreConfig) -> EmbeddedLog:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidConfig(
-            f"the store's folder {directory} cannot be made: {error.strerror}. Give another"
-        ) from error
-    return EmbeddedLog.open(directory / "log", segment_bytes=config.segment_bytes)
+def runtime_of(store: EventStore) -> OpenRuntime:
+    """What a store was opened on. Raises ``InvalidType`` for a store on something else."""
+    found = store._runtime
+    if not isinstance(found, OpenRuntime):
+        raise InvalidType(f"this needs a store opened by its path, not one on a {type(found).__name__}")
+    return found
 
 
 class OpenRuntime:
@@ -130,11 +105,10 @@ class OpenRuntime:
         self._forked = False
         self._lock = threading.Lock()
         self._index: tuple[int, Metric, str, bool] | None = None
-        self._failed = False
         try:
             self._lease = Lease.take(views)
             try:
-                self._view = self._open_view()
+                self._view, self._projector = self._open_view()
             except BaseException:
                 self._lease.release()
                 raise
@@ -142,10 +116,8 @@ class OpenRuntime:
             self._log.close()
             raise
         self._committer = Committer(self._append)
-        local = source.end_is_local
-        self._follower = Follower(
-            self.catch_up if local else self._poll, config.follow_interval if local else 0.0
-        )
+        self._looked = time.monotonic()
+        self._follower = Follower(self._follow, config.follow_interval if source.end_is_local else 0.0)
         _all.add(self)
 
     # ------------------------------------------------------------------ what faces use
@@ -170,8 +142,9 @@ class OpenRuntime:
         if self._closed:
             if self._forked:
                 raise StoreForked(
-                    f"the store at {self._log.location} was opened before this process was forked; "
-                    "open it again here (it is safe beside the parent's)"
+                    f"the store at {self._log.location} was opened before this process was forked, and "
+                    "cannot be used here. Start processes with multiprocessing's 'spawn' or "
+                    "'forkserver', or open stores only after the fork"
                 )
             raise StoreClosed("the store is closed; open it again to use it")
 
@@ -189,13 +162,22 @@ class OpenRuntime:
         self.check()
         return await self._committer.awrite(batch)
 
+    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        self.check()
+        return self._committer.write_all(batches)
+
+    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        self.check()
+        return await self._committer.awrite_all(batches)
+
     def catch_up(self) -> None:
-        if self._failed:
+        if self._projector.unsure:
             self._reopen()
+        projector = self._projector
         if not self._log.end_is_local:
             self.wait_for(self._log.high_water_mark(), self._config.wait_timeout)
-        elif self._log.ahead_of(self._projector.position):
-            self._projector.catch_up()
+        elif self._log.ahead_of(projector.position):
+            projector.catch_up()
 
     def wait_for(self, position: Position, timeout: float) -> None:
         self.check()
@@ -207,8 +189,57 @@ class OpenRuntime:
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
         with self._projector.hold():
+            with contextlib.suppress(ViewDamaged):
+                self._view.use_vectors(dims, distance, model, exact)
+                self._index = (dims, distance, model, exact)
+                return
+            self._projector.unsure = True
+            self._reopen()
             self._view.use_vectors(dims, distance, model, exact)
             self._index = (dims, distance, model, exact)
+
+    @property
+    def directory(self) -> Path:
+        """The view directory this runtime owns."""
+        return self._lease.directory
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings it was opened with."""
+        return self._config
+
+    @property
+    def materialized(self) -> MaterializedView:
+        """The view as it is made, for those who look after it."""
+        return self._view
+
+    def exchange(self, made: NewView) -> None:
+        """Go on with a view made beside the one in use; no reader or writer notices.
+
+        The caller holds the right to build. Raises ``StoreClosed``, or ``ViewBehind`` when the view
+        in use was opened anew meanwhile; then nothing was exchanged.
+        """
+        projector = self._projector
+        while made.position.behind(projector.position) > EXCHANGE_RECORDS:
+            made.advance(projector.position)
+        if self._index is not None:
+            made.view.use_vectors(*self._index)
+        with projector.hold():
+            made.advance(projector.position)
+            if projector is not self._projector or made.position != projector.position:
+                raise ViewBehind("the view in use was opened anew meanwhile; try again")
+            if self._index is not None:
+                made.view.use_vectors(*self._index)
+            with self._lock:
+                self.check()
+                directories.make_current(made.folder)
+                old, self._view = self._view, made.view
+            projector.switch(made.view)
+            old.hand_over(made.view)
+        with contextlib.suppress(ViewError):
+            old.close(RETIRE_SECONDS)
+        directories.remove_unused(self._lease.directory)
+        log.info("the view in %s was exchanged for a rebuilt one", self._lease.directory)
 
     def retain(self) -> bool:
         """One more use, unless the runtime is closing."""
@@ -250,11 +281,13 @@ class OpenRuntime:
         # and write to files the parent has open. They are kept alive for good.
         for owned in (self._view, self._view.db, self._projector, self._log):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
+        # The lease must end with the parent, not with this child.
+        self._lease.release()
 
     # ------------------------------------------------------------------ writing
 
     def _append(self, batches: Sequence[Batch]) -> list[Written | Exception]:
-        if self._failed:
+        if self._projector.unsure:
             self._reopen()
         failure: list[EventStoreError] = []
 
@@ -275,7 +308,6 @@ class OpenRuntime:
         if failure:
             failed = ViewBehind(f"the write is in the log, but the view does not show it: {failure[0]}")
             failed.__cause__ = failure[0]
-            self._failed = self._failed or isinstance(failure[0], ViewError)
             return [records if isinstance(records, LogError) else failed for records in appended]
         return [
             records if isinstance(records, LogError) else Written(records, self._projector.outcomes(records))
@@ -288,9 +320,38 @@ class OpenRuntime:
         for records in written:
             self.wait_for(after(self._projector.position, records), self._config.wait_timeout)
 
+    def _follow(self) -> None:
+        """One step of the follower."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._take_over()
+        if self._log.end_is_local:
+            self.catch_up()
+        else:
+            self._poll()
+
+    def _take_over(self) -> None:
+        """Exchange the view for one that another process made ready."""
+        home = self._lease.directory
+        if directories.ready(home) is None:
+            return
+        with directories.building(home) as free:
+            folder = directories.ready(home) if free else None
+            if folder is None:
+                return
+            made: NewView | None = None
+            try:
+                made = NewView(self._log, folder, self._config.cache_bytes)
+                self.exchange(made)
+            except (EventStoreError, OSError) as error:
+                directories.withdraw(home)
+                if made is not None:
+                    made.close()
+                log.warning("the rebuilt view in %s could not be taken over: %s", folder, error)
+
     def _poll(self) -> None:
         """Apply what the log sends next; for a log whose end is not known here."""
-        if self._failed:
+        if self._projector.unsure:
             self._reopen()
         if self._projector.stopped is not None:
             time.sleep(POLL_SECONDS)
@@ -300,80 +361,54 @@ class OpenRuntime:
             self._projector.apply_chunks(chunks)
 
     def _reopen(self) -> None:
-        """Open the view anew after a write to it failed: RocksDB may not recover by itself."""
+        """Open the view anew after a write to it broke off: RocksDB may not recover by itself."""
         with self._projector.hold():
-            if not self._failed:
+            if not self._projector.unsure:
                 return
-            with contextlib.suppress(ViewError):
-                self._view.close()
-            self._view = self._open_view()
+            self._view.close(anew=True)
+            view, projector = self._open_view()
             if self._index is not None:
-                self._view.use_vectors(*self._index)
-            self._failed = False
+                view.use_vectors(*self._index)
+            self._view, self._projector = view, projector
             log.warning("the view in %s is in use again", self._lease.directory)
 
     # ------------------------------------------------------------------ opening
 
-    def _open_view(self) -> MaterializedView:
-        directory = self._lease.directory
+    def _open_view(self) -> tuple[MaterializedView, Projector]:
+        home = self._lease.directory
+        with directories.building(home) as free:
+            made = directories.ready(home) if free else None
+            if made is not None:
+                directories.make_current(made)
+        directories.remove_unused(home)
+        directory = directories.current(home)
         if (directory / "damaged").exists():
             self._set_aside(directory, "it was found damaged")
         try:
-            view = self._build(directory)
+            return self._build(directory)
         except ViewDamaged as error:
             self._set_aside(directory, str(error))
-            view = self._build(directory)
-        return view
+            return self._build(directory)
 
-    def _build(self, directory: Path) -> MaterializedView:
+    def _build(self, directory: Path) -> tuple[MaterializedView, Projector]:
         view = MaterializedView(directory, self._log.log_id, self._config.cache_bytes)
         try:
-            self._projector = Projector(self._log, view)
-            self._catch_up()
+            projector = Projector(self._log, view)
+            self._catch_up(projector)
         except BaseException:
             view.close()
             raise
-        return view
+        return view, projector
 
     def _set_aside(self, directory: Path, why: str) -> None:
         """Views hold nothing the log does not: a damaged one is removed, and built again."""
         log.warning("rebuilding the view in %s from the log, which is intact: %s", directory, why)
-        for name in ("rocksdb", "vectors"):
-            shutil.rmtree(directory / name, ignore_errors=True)
-        (directory / "damaged").unlink(missing_ok=True)
+        directories.empty(directory)
 
-    def _catch_up(self) -> None:
-        started = time.monotonic()
-        first = self._projector.position
-        bar: Progress | None = None
-        task = None
-
-        def progress(position: Position, end: Position) -> None:
-            nonlocal bar, task
-            if time.monotonic() - started < PROGRESS_AFTER or not sys.stderr.isatty():
-                return
-            if bar is None:
-                bar = Progress(
-                    TextColumn("catching up with the log"),
-                    BarColumn(),
-                    MofNCompleteColumn(),
-                    TimeRemainingColumn(),
-                    transient=True,
-                )
-                bar.start()
-                task = bar.add_task("", total=first.behind(end))
-            assert task is not None
-            bar.update(task, completed=first.behind(position), total=first.behind(end))
-
-        try:
-            self._projector.catch_up(progress)
-        finally:
-            if bar is not None:
-                bar.stop()
-        seconds = time.monotonic() - started
-        if seconds >= PROGRESS_AFTER:
-            count = first.behind(self._projector.position)
-            log.info("caught up with %d events in %.1f s (%.0f/s)", count, seconds, count / seconds)
+    def _catch_up(self, projector: Projector) -> None:
+        first = projector.position
+        with Bar("catching up with the log", log) as bar:
+            projector.catch_up(lambda position, end: bar.update(first.behind(position), first.behind(end)))
 
 
 @atexit.register

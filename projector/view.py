@@ -11,22 +11,33 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from rocksdict import DbClosedError, WriteBatch
 
-from eventstore.embedding import differs
-from eventstore.errors import IndexMismatch, LogMismatch, StoreClosed, ViewDamaged, ViewError
+from eventstore.embedding import check_same_model, differs
+from eventstore.errors import (
+    EventStoreError,
+    IndexMismatch,
+    LogMismatch,
+    StoreClosed,
+    ViewBehind,
+    ViewDamaged,
+    ViewError,
+)
 from eventstore.log.position import Position
-from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Signature, Vector
+from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Signature, Vector, Wanted
+from projector.past import PastMoment
 from projector.projections import history, items, namespaces, recency, vectors
-from projector.rocks import Database, translate
+from projector.rocks import Database, get, let_go, translate
 from projector.vectors import VectorChange, VectorIndex
 
 log = logging.getLogger("projector.view")
+
+M = TypeVar("M")
 
 FORMAT: Final = b"1"
 CLOSE_SECONDS: Final = 5.0
@@ -47,6 +58,7 @@ class Moment:
         self._namespaces = db.namespaces.snapshot()
         self._default = db.default.snapshot()
         self._history = db.history.snapshot()
+        self._vector_rows = db.vectors
         self._vectors = None if view.index is None else view.index.state()
 
     def get(self, key: bytes) -> Row | None:
@@ -85,6 +97,12 @@ class Moment:
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
         return history.read(self._history, key, before)
 
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
+        return history.events(self._history, prefix, wanted)
+
+    def vectors(self, sequence: int) -> tuple[str, Vector]:
+        return vectors.at(self._vector_rows, sequence)
+
 
 class MaterializedView:
     """A :class:`eventstore.views.View` on one directory. One process at a time (its lease)."""
@@ -98,7 +116,8 @@ class MaterializedView:
         self._log_id = log_id
         self._reading = 0
         self._idle = threading.Condition(self.lock)
-        self._closed = False
+        self._closed = self._anew = False
+        self._successor: MaterializedView | None = None
         self.db = Database(directory / "rocksdb", cache_bytes)
         try:
             self._signature = self._check(log_id)
@@ -114,26 +133,48 @@ class MaterializedView:
         try:
             data = self.db.items.get(key)
         except (DbClosedError, AttributeError):
-            raise StoreClosed("the store is closed") from None
+            if self._successor is not None:
+                return self._successor.get(key)
+            raise self._refusal() from None
         except Exception as error:
-            raise translate(error, "reading a memory") from error
+            failed = translate(error, "reading a memory")
+            if isinstance(failed, ViewDamaged):
+                self.mark_damaged()
+            raise failed from error
         return None if data is None else items.row(key, data)
 
+    def read(self) -> AbstractContextManager[Moment]:
+        return self._pinned(Moment)
+
+    def past(self, position: Position) -> AbstractContextManager[PastMoment]:
+        return self._pinned(
+            lambda view: PastMoment(view.db, position, None if view.index is None else view._ranks[:2])
+        )
+
     @contextmanager
-    def read(self) -> Iterator[Moment]:
+    def _pinned(self, take: Callable[[MaterializedView], M]) -> Iterator[M]:
         with self.lock:
-            if self._closed:
-                raise StoreClosed("the store is closed")
-            moment = Moment(self)
-            self._reading += 1
+            successor = self._successor
+            if successor is None:
+                if self._closed:
+                    raise self._refusal()
+                moment = take(self)
+                self._reading += 1
+        if successor is not None:
+            with successor._pinned(take) as moment:
+                yield moment
+            return
         try:
             yield moment
-        except (ViewDamaged, DbClosedError) as error:
-            if isinstance(error, ViewDamaged):
-                self.mark_damaged()
+        except ViewDamaged as error:
+            let_go(error)
+            self.mark_damaged()
             raise
+        except DbClosedError:
+            raise self._refusal() from None
         finally:
-            del moment
+            # Whoever still holds the moment, in an error's frames say, must not keep RocksDB open.
+            vars(moment).clear()
             with self._idle:
                 self._reading -= 1
                 if not self._reading:
@@ -144,7 +185,7 @@ class MaterializedView:
 
     def position(self, partitions: int) -> Position:
         """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
-        data = self.db.default.get(_POSITION)
+        data = get(self.db.default, _POSITION)
         if data is None:
             return Position.start(partitions)
         found = Position.of(data.decode())
@@ -174,7 +215,7 @@ class MaterializedView:
                 raise translate(error, "writing the view") from error
             self.sequence = first + len(changed)
             if self.index is not None and changed:
-                self.index.apply(_of_size(enumerate(changed, first), self._ranks[0]))
+                self.index.apply(self._ranked(enumerate(changed, first)))
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
         """Open the FAISS index, or check that the open one was made for the same settings."""
@@ -196,31 +237,44 @@ class MaterializedView:
             lock=self.lock,
             position=self.sequence - 1,
         )
+        self._ranks = (dims, distance, model)
         # Fed in steps under the lock; the projector is held off by its caller meanwhile.
         pending: list[tuple[int, vectors.VectorRow]] = []
-        for row in vectors.read(self.db.vectors, index.covered + 1):
-            pending.append(row)
-            if len(pending) >= _FEED_ROWS:
-                self._feed(index, pending, dims)
-        self._feed(index, pending, dims)
+        try:
+            for row in vectors.read(self.db.vectors, index.covered + 1):
+                pending.append(row)
+                if len(pending) >= _FEED_ROWS:
+                    self._feed(index, pending)
+        except ViewDamaged as error:
+            index.close()
+            let_go(error)
+            self.mark_damaged()
+            raise
+        self._feed(index, pending)
         with self.lock:
-            self.index, self._ranks = index, (dims, distance, model)
+            self.index = index
 
-    def _feed(self, index: VectorIndex, pending: list[tuple[int, vectors.VectorRow]], dims: int) -> None:
+    def _feed(self, index: VectorIndex, pending: list[tuple[int, vectors.VectorRow]]) -> None:
         with self.lock:
-            index.apply(_of_size(pending, dims))
+            index.apply(self._ranked(pending))
         pending.clear()
+
+    def _ranked(self, changed: Iterable[tuple[int, vectors.VectorRow]]) -> list[VectorChange]:
+        """Vectors that another model made cannot be compared: their memories are not ranked."""
+        dims, _, model = self._ranks
+        return [
+            VectorChange(
+                sequence,
+                row.key,
+                row.vectors if row.vectors.shape[1] == dims and not differs(row.model, model) else None,
+            )
+            for sequence, row in changed
+        ]
 
     def _refuse_other(self, dims: int, model: str) -> None:
         on_record = self._signature
-        if on_record is None:
-            return
-        if on_record.dims != dims or differs(on_record.model, model):
-            raise IndexMismatch(
-                f"the vectors on record were made by {on_record.model!r}; this index is set to {model!r}. "
-                "Open with the settings they were made with (index['model'] names a model), or a new store"
-            )
-        if on_record.model != model:
+        check_same_model(on_record, dims, model)
+        if on_record is not None and on_record.model != model:
             log.warning(
                 "the vectors on record were made by %s, the embedder is now %s; name the model with "
                 "index['model'] to have this checked",
@@ -232,27 +286,47 @@ class MaterializedView:
 
     def mark_damaged(self) -> None:
         """Have the next open rebuild this view."""
-        (self.directory / "damaged").touch()
+        # Where not even this can be written, the damage will be met again.
+        with contextlib.suppress(OSError):
+            (self.directory / "damaged").touch()
 
-    def close(self) -> None:
-        """Wait for readers, bounded; save the index; close. Idempotent."""
+    def hand_over(self, successor: MaterializedView) -> None:
+        """Send readers to another view from now on; those at work here go on, until this one is closed."""
+        with self.lock:
+            self._successor = successor
+
+    def close(self, timeout: float = CLOSE_SECONDS, *, anew: bool = False) -> None:
+        """Wait ``timeout`` seconds at most for readers; save the index; close. Idempotent.
+
+        ``anew`` says that another view is about to take its place.
+        """
         with self._idle:
             if self._closed:
                 return
-            self._closed = True
-            self._idle.wait_for(lambda: not self._reading, CLOSE_SECONDS)
+            self._closed, self._anew = True, anew
+            self._idle.wait_for(lambda: not self._reading, timeout)
             index, self.index = self.index, None
         if index is not None:
-            if index.stats().delta_rows >= SAVED_ROWS:
+            if self._successor is None and index.stats().delta_rows >= SAVED_ROWS:
                 # Fewer are fed again at the next open in less time than a file of them takes.
                 with contextlib.suppress(ViewError):
                     index.checkpoint()
             index.close()
-        self.db.close()
+        try:
+            self.db.close()
+        except ViewError as error:
+            if isinstance(error, ViewDamaged):
+                self.mark_damaged()
+            log.warning("the view in %s was not saved whole: %s", self.directory, error)
+
+    def _refusal(self) -> EventStoreError:
+        if self._anew:
+            return ViewBehind("the view is being opened anew after a failure; try again")
+        return StoreClosed("the store is closed; open it again to use it")
 
     def _check(self, log_id: str) -> Signature | None:
         meta = self.db.default
-        form, owner = meta.get(b"m:format"), meta.get(b"m:log")
+        form, owner = get(meta, b"m:format"), get(meta, b"m:log")
         if form is None:
             meta.put(b"m:format", FORMAT)
             meta.put(b"m:log", log_id.encode())
@@ -265,13 +339,5 @@ class MaterializedView:
                 f"the view in {self.directory} was built from log {owner!r}, but found log {log_id!r}. "
                 f"If the new log is the right one, remove {self.directory} and the view is rebuilt from it"
             )
-        made = meta.get(b"m:signature")
+        made = get(meta, b"m:signature")
         return None if made is None else Signature(*json.loads(made))
-
-
-def _of_size(changed: Iterable[tuple[int, vectors.VectorRow]], dims: int) -> list[VectorChange]:
-    """Vectors of another size were made by another model: their memories are not ranked."""
-    return [
-        VectorChange(sequence, row.key, row.vectors if row.vectors.shape[1] == dims else None)
-        for sequence, row in changed
-    ]

@@ -10,6 +10,8 @@ import pytest
 
 from eventstore import EventStore
 
+pytest_plugins = ["tests.kafka.plugin"]
+
 OpenStore = Callable[..., EventStore]
 
 

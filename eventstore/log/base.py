@@ -61,6 +61,16 @@ OnDurable = Callable[[Sequence[Sequence[StoredRecord]]], None]
 """Told of records that are durable and about to be announced."""
 
 
+class Reader(Protocol):
+    """One consumer's own way through a log; for one thread at a time."""
+
+    def poll(self, seconds: float) -> list[Chunk]:
+        """What comes next, some of it at a time; waits up to ``seconds`` for the first."""
+
+    def close(self) -> None:
+        """Release what the reader holds. Idempotent."""
+
+
 class Log(Protocol):
     """The ordered, append-only source of truth. Safe to use from several threads."""
 
@@ -119,6 +129,12 @@ class Log(Protocol):
 
     def poll(self, start: Position, seconds: float) -> list[Chunk]:
         """What came after ``start``, waiting up to ``seconds``; for the one thread that follows the log."""
+
+    def reader(self, start: Position) -> Reader:
+        """Records from ``start`` on, without an end."""
+
+    def position_at(self, time_us: int) -> Position:
+        """The position after the last record appended at or before a time (µs since the epoch)."""
 
     def close(self) -> None:
         """Release files and connections. Idempotent."""

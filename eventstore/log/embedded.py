@@ -19,11 +19,12 @@ from pathlib import Path
 from zlib import crc32
 
 from eventstore.errors import InvalidConfig, InvalidInput, OutcomeUnknown, StoreClosed, StoreForked
-from eventstore.log import frames
+from eventstore.log import frames, times
 from eventstore.log.base import Batch, Chunk, OnDurable, Record, StoredRecord
 from eventstore.log.file_lock import FileLock
 from eventstore.log.high_water import HighWater
 from eventstore.log.position import Position
+from eventstore.log.reader import SegmentReader
 from eventstore.log.segments import FIRST_BYTES, INDEX_STEP, Segments, sync_data, write_all
 from eventstore.log.tail import End, Tail, damaged, unavailable
 
@@ -165,6 +166,17 @@ class EmbeddedLog:
         if not self.ahead_of(start):
             time.sleep(seconds)
         return list(self.chunks(start))
+
+    def reader(self, start: Position) -> SegmentReader:
+        """Records from ``start`` on, without an end."""
+        return SegmentReader(self, start)
+
+    def position_at(self, time_us: int) -> Position:
+        """The position after the last record appended at or before a time; walks one segment.
+
+        Raises ``LogDamaged`` and ``LogUnavailable`` as :meth:`read` does.
+        """
+        return Position(times.position_at(self._segments, self.end(), time_us, self._salt))
 
     def end(self, partition: int = 0) -> int:
         """The high-water mark, from memory; appends of other processes show at once."""

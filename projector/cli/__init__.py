@@ -10,7 +10,7 @@ import sys
 import typer
 
 from eventstore.errors import EventStoreError
-from projector.cli import demo, items, log
+from projector.cli import demo, items, log, past
 from projector.cli.output import complain
 
 app = typer.Typer(
@@ -23,6 +23,11 @@ app.command("get")(items.get)
 app.command("search")(items.search)
 app.command("namespaces")(items.namespaces)
 app.command("history")(items.history)
+app.command("events")(past.events)
+app.command("diff")(past.diff)
+app.command("changes")(past.changes)
+app.command("restore")(past.restore)
+app.command("revert")(past.revert)
 app.command("status")(log.status)
 app.command("log")(log.show)
 app.command("demo")(demo.run)

@@ -7,14 +7,17 @@ or written. Namespaces are given with ``/`` between labels, keys as they are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from langgraph.store.base import Item
+from langgraph.store.base import BaseStore, Item
 
 from eventstore import EventStore
+from eventstore.asof import When
 from eventstore.namespaces import check_namespace
 from projector.cli.output import compact, complain, emit, plain, print_table, when
 
@@ -23,13 +26,33 @@ Namespace = Annotated[str, typer.Argument(help="Labels with '/' between them; ''
 Key = Annotated[str, typer.Argument(help="Key of the memory.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs, one document.")]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+AsOf = Annotated[
+    str | None, typer.Option("--as-of", help="As it was at this position or time (2026-03-01T12:00Z).")
+]
 
 
-def open_existing(path: Path) -> EventStore:
+def open_existing(path: Path, actor: str | None = None) -> EventStore:
     """The store in a folder; a folder without one is not made into one."""
     if not (path / "log").is_dir():
         raise typer.BadParameter(f"there is no store in {path}")
-    return EventStore.open(path)
+    return EventStore.open(path, actor=actor)
+
+
+def moment_of(text: str) -> When:
+    """A position, or a time in ISO form."""
+    if re.fullmatch(r"[\d,]+", text):
+        return text
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a position, such as 42, nor a time, such as 2026-03-01T12:00Z"
+        ) from None
+
+
+def as_it_was(opened: EventStore, when: str | None) -> BaseStore:
+    """The store, or the store as of a moment."""
+    return opened if when is None else opened.as_of(moment_of(when))
 
 
 def labels(namespace: str) -> tuple[str, ...]:
@@ -37,10 +60,10 @@ def labels(namespace: str) -> tuple[str, ...]:
     return check_namespace(namespace.split("/") if namespace else (), empty_ok=True)
 
 
-def get(store: Store, namespace: Namespace, key: Key, as_json: Json = False) -> None:
+def get(store: Store, namespace: Namespace, key: Key, as_of: AsOf = None, as_json: Json = False) -> None:
     """Print one memory."""
     with open_existing(store) as opened:
-        item = opened.get(labels(namespace), key, refresh_ttl=False)
+        item = as_it_was(opened, as_of).get(labels(namespace), key, refresh_ttl=False)
     if item is None:
         complain(f"no memory {key!r} in {namespace!r}")
         raise typer.Exit(1)
@@ -56,6 +79,7 @@ def search(
     where: Annotated[str | None, typer.Option(help="Filter, as JSON.")] = None,
     limit: Limit = 20,
     offset: Annotated[int, typer.Option(min=0, help="Skip so many.")] = 0,
+    as_of: AsOf = None,
     as_json: Json = False,
 ) -> None:
     """List memories under a namespace, last updated first."""
@@ -64,7 +88,9 @@ def search(
     except json.JSONDecodeError as error:
         raise typer.BadParameter(f"--where is not JSON: {error}") from error
     with open_existing(store) as opened:
-        found = opened.search(labels(namespace), filter=wanted, limit=limit, offset=offset, refresh_ttl=False)
+        found = as_it_was(opened, as_of).search(
+            labels(namespace), filter=wanted, limit=limit, offset=offset, refresh_ttl=False
+        )
     if as_json:
         emit([item.dict() for item in found])
     else:
@@ -76,11 +102,14 @@ def namespaces(
     prefix: Annotated[str, typer.Argument(help="Labels with '/' between them; '*' is any one label.")] = "",
     max_depth: Annotated[int | None, typer.Option(min=1, help="Cut longer ones to so many labels.")] = None,
     limit: Limit = 100,
+    as_of: AsOf = None,
     as_json: Json = False,
 ) -> None:
     """List namespaces that hold memories."""
     with open_existing(store) as opened:
-        found = opened.list_namespaces(prefix=labels(prefix) or None, max_depth=max_depth, limit=limit)
+        found = as_it_was(opened, as_of).list_namespaces(
+            prefix=labels(prefix) or None, max_depth=max_depth, limit=limit
+        )
     if as_json:
         emit(found)
     else:

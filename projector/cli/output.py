@@ -23,6 +23,11 @@ def emit(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
 
 
+def emit_line(document: Any) -> None:
+    """One JSON document on one line, at once."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
 def complain(text: str) -> None:
     """One line on standard error."""
     Console(stderr=True).print(plain(text), soft_wrap=True)

@@ -10,12 +10,12 @@ from projector.fold import ItemState
 
 
 class Change(NamedTuple):
-    """An event that took effect or was rejected, with the memory's state around it."""
+    """An event that was folded, with the memory's state around it."""
 
     record: StoredRecord
     event: Event
     outcome: str
-    """applied or rejected."""
+    """applied; or rejected or void, which leave nothing but history."""
     before: ItemState
     after: ItemState
     prefixes: tuple[bytes, ...]

@@ -26,17 +26,18 @@ from projector.rocks import check, scan
 FORMAT: Final = 1
 _OFFSET: Final = struct.Struct(">Q")
 _HEADER: Final = struct.Struct(">B10pQQQQQHQQQ")
+_PLACE_AT: Final = struct.calcsize(">B10pQQQQQ")
 _NONE: Final = 2**64 - 1
 _COMPLEMENT: Final = 2**64 - 1
 _SETTING: Final = frozenset(kind.encode() for kind in VALUED)
 _TOUCH: Final = Kind.TOUCH.encode()
-_REJECTED: Final = b"rejected"
+_WITHOUT_EFFECT: Final = (b"rejected", b"void")
 
 
 def write(batch: WriteBatch, change: Change, vectors: int | None, history: ColumnFamily) -> None:
-    """The row of one change, rejected ones included. ``vectors`` is the sequence of its vectors' row."""
+    """The row of one change, also of one without effect. ``vectors`` is the sequence of its vectors' row."""
     record, after = change.record, change.after
-    outcome = "rejected" if change.outcome == "rejected" else change.event.kind.value
+    outcome = change.event.kind.value if change.outcome == "applied" else change.outcome
     header = _HEADER.pack(
         FORMAT,
         outcome.encode(),
@@ -57,6 +58,8 @@ def write(batch: WriteBatch, change: Change, vectors: int | None, history: Colum
 
 def read(source: Rdict | Snapshot, key: bytes, before: int | None) -> Iterator[HistoryRow]:
     """Events of one memory, newest first, from below offset ``before``."""
+    if before is not None and before <= 0:
+        return
     prefix = _prefix(key)
     start = None if before is None else _row_below(prefix, before)
     for _, data in scan(source, prefix, start):
@@ -71,6 +74,28 @@ def events(source: Rdict | Snapshot, prefix: bytes, wanted: Wanted) -> Iterator[
             continue
         if all(needle in data for needle in needles):
             yield unescape(stored[: -_OFFSET.size - 1]), _row(data)
+
+
+class Stored(NamedTuple):
+    """A row as it stands in the view."""
+
+    key: bytes
+    """Encoded namespace and key of its memory."""
+    partition: int
+    offset: int
+    appended_us: int
+    fact: bytes
+    """All that does not depend on where the event stands in a log, or when that took it."""
+    vectors: int | None
+    """The sequence it names."""
+
+
+def stored(key: bytes, data: bytes) -> Stored:
+    """The parts of a row, given as it is kept."""
+    fields = _fields(data)
+    sequence = None if fields[10] == _NONE else fields[10]
+    fact = data[:_PLACE_AT] + data[_HEADER.size :]
+    return Stored(unescape(key[: -_OFFSET.size - 1]), fields[7], fields[8], fields[9], fact, sequence)
 
 
 class Standing(NamedTuple):
@@ -130,12 +155,12 @@ def _standing(it: RdictIter, stem: bytes, position: Position) -> Standing | None
     before = position[0] if len(position) == 1 else position[_fields(it.value())[7]]
     if _COMPLEMENT - _OFFSET.unpack_from(it.key(), len(stem))[0] >= before:
         it.seek(_row_below(stem, before))
-    state: tuple[int, ...] | None = None
+    state: tuple[int, int, int, int, int] | None = None
     while it.valid() and it.key().startswith(stem):
         data = it.value()
         fields = _fields(data)
         outcome = fields[1]
-        if outcome != _REJECTED:
+        if outcome not in _WITHOUT_EFFECT:
             if outcome in _SETTING:
                 sequence = None if fields[10] == _NONE else fields[10]
                 return Standing(unescape(stem[:-1]), *(state or fields[2:7]), sequence, data)
@@ -163,7 +188,7 @@ def _row(data: bytes) -> HistoryRow:
 
 def _row_below(stem: bytes, before: int) -> bytes:
     """Where the rows of a memory with an offset below ``before`` begin."""
-    return stem + _OFFSET.pack(min(_COMPLEMENT, _COMPLEMENT - before + 1))
+    return stem + _OFFSET.pack(_COMPLEMENT - before + 1) if before > 0 else stem[:-1] + b"\x01"
 
 
 def _prefix(key: bytes) -> bytes:

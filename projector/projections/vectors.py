@@ -9,18 +9,21 @@ it brings any saved state of the index up to date. It keeps the vectors of the p
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
+from eventstore.errors import ViewDamaged
 from eventstore.views import Vector
 from projector.projections.base import Change
-from projector.rocks import check, scan
+from projector.rocks import check, scan, translate
 
 _SEQUENCE: Final = struct.Struct(">Q")
 _HEADER: Final = struct.Struct(">HQHIHI")
+_PLACE_BYTES: Final = struct.calcsize(">HQ")
+_AT_ONCE: Final = 512
 
 
 class VectorRow(NamedTuple):
@@ -60,13 +63,55 @@ def write(batch: WriteBatch, sequence: int, row: VectorRow, vectors: ColumnFamil
 def read(source: Rdict | Snapshot, start: int) -> Iterator[tuple[int, VectorRow]]:
     """Sequences and rows from a sequence on, in order."""
     for key, data in scan(source, b"", _SEQUENCE.pack(start)):
-        partition, offset, count, dims, model_bytes, key_bytes = _HEADER.unpack_from(data)
-        at = _HEADER.size
-        model = data[at : at + model_bytes].decode()
-        at += model_bytes
-        item = data[at : at + key_bytes]
-        made = np.frombuffer(data, "<f4", offset=at + key_bytes).reshape(count, dims)
-        yield _SEQUENCE.unpack(key)[0], VectorRow(partition, offset, item, model, made)
+        yield _SEQUENCE.unpack(key)[0], _row(data)
+
+
+def read_some(source: Rdict, sequences: Sequence[int]) -> Iterator[VectorRow]:
+    """The rows under these sequences, in the order given. Raises ``ViewDamaged`` for one that is missing."""
+    for first in range(0, len(sequences), _AT_ONCE):
+        some = sequences[first : first + _AT_ONCE]
+        try:
+            found = cast(list[bytes | None], source.get([_SEQUENCE.pack(each) for each in some]))
+        except Exception as error:
+            raise translate(error, "reading vectors of the past") from error
+        for sequence, data in zip(some, found, strict=True):
+            if data is None:
+                raise ViewDamaged(
+                    f"the vectors under sequence {sequence} are missing from the view. "
+                    "The log is intact; open the store again and the view is rebuilt from it"
+                )
+            yield _row(data)
+
+
+class Stored(NamedTuple):
+    """A row as it stands in the view."""
+
+    partition: int
+    offset: int
+    fact: bytes
+    """All that does not depend on where the event stands in a log."""
+
+
+def stored(data: bytes) -> Stored:
+    """The parts of a row, given as it is kept."""
+    partition, offset = _HEADER.unpack_from(data)[:2]
+    return Stored(partition, offset, data[_PLACE_BYTES:])
+
+
+def at(source: Rdict, sequence: int) -> tuple[str, Vector]:
+    """Model and vectors under a sequence. Raises ``ViewDamaged`` when it is missing."""
+    (row,) = read_some(source, [sequence])
+    return row.model, row.vectors
+
+
+def _row(data: bytes) -> VectorRow:
+    partition, offset, count, dims, model_bytes, key_bytes = _HEADER.unpack_from(data)
+    at = _HEADER.size
+    model = data[at : at + model_bytes].decode()
+    at += model_bytes
+    item = data[at : at + key_bytes]
+    made = np.frombuffer(data, "<f4", offset=at + key_bytes).reshape(count, dims)
+    return VectorRow(partition, offset, item, model, made)
 
 
 def end(source: Rdict) -> int:

@@ -44,6 +44,15 @@ class Saved(NamedTuple):
     """The files it consists of, without the manifest."""
 
 
+def owner(directory: Path) -> Owner | None:
+    """What the saved state in a directory belongs to; ``None`` if there is none that can be read."""
+    try:
+        body = json.loads((directory / NAME).read_bytes())["state"]
+        return Owner(body["identity"], body["dims"], body["metric"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def load(directory: Path, owner: Owner) -> Saved | None:
     """The saved state; ``None`` if the directory is empty.
 

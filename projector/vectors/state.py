@@ -7,7 +7,7 @@ module decides which rows are candidates and by which path; ranking them is not 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import chain
 
 import numpy as np
@@ -69,6 +69,13 @@ class State:
                 pools.append(pool)
         ranking = best(pools, prepared, self._scorer, k)
         return ranking._replace(complete=False) if proposed else ranking
+
+    def rows(self) -> Iterator[tuple[bytes, Floats32]]:
+        """Key and vector of every visible row, part by part."""
+        for part in self._parts:
+            pool = self._pool(part, part.find(b""))
+            for row in _listed(pool.rows):
+                yield part.key(row), part.vectors[row]
 
     def count(self, prefix: bytes) -> int:
         """An upper bound of the rows under the prefix: hidden and dead ones are counted too."""

@@ -157,7 +157,9 @@ class Driver:
 
     # ------------------------------------------------------------------ writing
 
-    def do_put(self, namespace: tuple[str, ...], key: str, value: dict[str, Any], index: Any, ttl: Any) -> None:
+    def do_put(
+        self, namespace: tuple[str, ...], key: str, value: dict[str, Any], index: Any, ttl: Any
+    ) -> None:
         self.store.put(namespace, key, value, index, ttl=ttl)
         self.model.put((namespace, key), value, index, ttl)
         self._observe([(namespace, key)])

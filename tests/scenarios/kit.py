@@ -20,7 +20,7 @@ from langchain_core.embeddings import Embeddings
 from eventstore import EventStore
 from eventstore.log import EmbeddedLog
 from projector.rocks import FAMILIES, scan
-from projector.runtime import LocalRuntime
+from projector.runtime import OpenRuntime
 
 ROOT = Path(__file__).parents[2]
 DIMS = 4
@@ -62,9 +62,9 @@ def index_of(embedder: Embeddings, **more: Any) -> dict[str, Any]:
     return {"dims": DIMS, "embed": embedder, "fields": ["t", "tags[*]"], "model": "tiny", **more}
 
 
-def runtime_of(store: EventStore) -> LocalRuntime:
+def runtime_of(store: EventStore) -> OpenRuntime:
     runtime = store._runtime
-    assert isinstance(runtime, LocalRuntime)
+    assert isinstance(runtime, OpenRuntime)
     return runtime
 
 

@@ -20,8 +20,9 @@ def common(place: KafkaPlace) -> dict[str, Any]:
         "security_protocol": chosen.security_protocol,
         "bootstrap_timeout_ms": _ms(chosen.connect_timeout),
         "request_timeout_ms": 10_000,
+        "retry_backoff_ms": 20,
         "reconnect_backoff_ms": 50,
-        "reconnect_backoff_max_ms": 1_000,
+        "reconnect_backoff_max_ms": 200,
     }
     if chosen.password is not None:
         settings |= {

@@ -146,6 +146,12 @@ class KafkaLog:
             self._reader = None
             raise
 
+    def reader(self, start: Position) -> Reader:
+        """Records from ``start`` on, through a connection of its own. Raises ``LogUnavailable``."""
+        self._check()
+        self._refuse_gap(start)
+        return Reader(self._place, self.partitions, start)
+
     def position_at(self, time_us: int) -> Position:
         """The position after the last record appended at or before a time. Raises ``LogUnavailable``."""
         end = self.high_water_mark()

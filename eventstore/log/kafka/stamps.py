@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from eventstore.codec import TOUCH_PREFIX
+from eventstore.keys import TOUCH_PREFIX
 from eventstore.log.base import Record, StoredRecord
 
 WRITER = "writer"

@@ -126,7 +126,6 @@ class Writer:
             "batch_size": BATCH_BYTES,
             "max_request_size": self._max_record_bytes + BATCH_BYTES,
             "compression_type": chosen.compression,
-            "retry_backoff_ms": 50,
             "delivery_timeout_ms": DAY_MS,
             "max_block_ms": round(chosen.put_timeout * 1000),
             "allow_auto_create_topics": False,

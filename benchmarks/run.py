@@ -1,0 +1,138 @@
+"""``python -m benchmarks.run``: EventStore beside the stores a user would pick instead, in one run.
+
+    python -m benchmarks.run --items 1000 10000 100000 --json figures.json
+
+Every store has a process of its own. Cell by cell the stores take turns, in an order that rotates,
+so that ratios hold on a busy machine. ``docs/benchmarks.md`` says how to read the tables.
+
+Exit code 1 when EventStore gave a wrong answer or none; goals that are missed are only shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.cells import CELLS
+from benchmarks.figures import Results
+from benchmarks.peers import CONTENDERS
+from benchmarks.race import Limits, Race
+from benchmarks.report import as_json, growth_table, main_table
+from benchmarks.workload import Spec
+
+OURS, *PEERS = CONTENDERS
+PACKAGES = ("langgraph-checkpoint", "langgraph-checkpoint-sqlite", "rocksdict", "faiss-cpu", "numpy")
+
+
+def run(
+    items: Sequence[int],
+    *,
+    peers: Sequence[str] = tuple(PEERS),
+    dims: int = 384,
+    seed: int = 1,
+    limits: Limits | None = None,
+    directory: Path | None = None,
+    console: Console | None = None,
+) -> list[Results]:
+    """Measure at each number of items; folders below ``directory`` are removed afterwards."""
+    said = console or Console(stderr=True)
+    several = []
+    for count in sorted(items):
+        with (
+            tempfile.TemporaryDirectory(prefix="benchmark-", dir=directory) as folder,
+            said.status("") as status,
+        ):
+            race = Race(
+                Spec(count, dims, seed), [OURS, *peers], limits or Limits(), Path(folder), status.update
+            )
+            several.append(race.run())
+    return several
+
+
+def wrong(several: Sequence[Results]) -> list[str]:
+    """Cells in which EventStore gave a wrong answer, or no answer."""
+    found = []
+    for results in several:
+        for cell in CELLS:
+            figure = results.figures[cell.name][OURS]
+            if figure.middle is None:
+                found.append(f"{results.spec.items:,} items, {cell.title}: {figure.reason}")
+            elif figure.right is not None and figure.right < 1:
+                found.append(f"{results.spec.items:,} items, {cell.title}: {figure.right:.1%} right")
+    return found
+
+
+def machine() -> dict[str, str]:
+    """What the figures were taken on."""
+    model = platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {
+        "processor": f"{model}, {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.partition("\n")[0])
+    parser.add_argument("--items", type=int, nargs="+", default=[1_000, 10_000], help="sizes to measure at")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="stores to compare with")
+    parser.add_argument("--dims", type=int, default=384, help="dimensions of the vectors")
+    parser.add_argument("--seed", type=int, default=1, help="of the workload")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds for one cell of one store")
+    parser.add_argument("--turns", type=int, default=3, help="into which the budget is divided")
+    parser.add_argument("--load-budget", type=float, default=300.0, help="seconds in which a store must load")
+    parser.add_argument(
+        "--directory", type=Path, help="where stores are made (default: the temporary folder)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    given = parser.parse_args(arguments)
+    if min(given.items) < 200:
+        parser.error("--items: at least 200, or the users are too small to ask anything of")
+    limits = Limits(given.budget, given.turns, given.load_budget)
+    several = run(
+        given.items,
+        peers=given.peers,
+        dims=given.dims,
+        seed=given.seed,
+        limits=limits,
+        directory=given.directory,
+    )
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    on = machine()
+    for name, text in on.items():
+        console.print(f"[bold]{name}[/] {text}")
+    for results in several:
+        console.print(main_table(results))
+    if len(several) > 1:
+        console.print(growth_table(several))
+    if given.json is not None:
+        given.json.write_text(json.dumps(as_json(several, on), indent=1) + "\n")
+    for line in (failed := wrong(several)):
+        console.print(f"[bold red]wrong[/] {line}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

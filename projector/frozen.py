@@ -1,0 +1,103 @@
+"""All families of a view as they stood at one moment, to be read at leisure.
+
+An open view gives snapshots taken together; the files of any view directory, another process's
+included, are read as a RocksDB secondary, which stands still unless told to move.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import Rdict, Snapshot
+
+from eventstore.errors import LogMismatch, ViewDamaged
+from eventstore.log.position import Position
+from projector import directories
+from projector.rocks import FAMILIES, Database, check
+from projector.vectors import State, manifest
+from projector.view import FORMAT, MaterializedView
+
+CACHE_BYTES = 32 * 1024 * 1024
+
+
+class Frozen(NamedTuple):
+    """One moment of a whole view."""
+
+    directory: Path
+    families: dict[str, Rdict | Snapshot]
+    """By name; the default family, with positions, writers, graves and expiries, is ``default``."""
+    position: Position | None
+    """Where it stands; ``None`` while nothing was applied."""
+    log_id: str
+    index: State | None
+    """The FAISS index at that moment, or as it was last saved; ``None`` when there is none."""
+
+
+def value(source: Rdict | Snapshot, key: bytes) -> bytes | None:
+    """The value at a key. Raises ``ViewDamaged`` rather than miss one."""
+    it = source.iter()
+    it.seek(key)
+    found: bytes | None = it.value() if it.valid() and it.key() == key else None
+    check(it)
+    return found
+
+
+def of_view(view: MaterializedView) -> Frozen:
+    """The view as it is now. Hold it open with ``view.read()`` meanwhile."""
+    with view.lock:
+        db = view.db
+        sources = {name: getattr(db, name).snapshot() for name in ("default", *FAMILIES)}
+        index = None if view.index is None else view.index.state()
+    return _frozen(view.directory, sources, index)
+
+
+@contextmanager
+def of_directory(home: Path) -> Iterator[Frozen]:
+    """The view in a view directory, whoever has it. Raises ``ViewDamaged``."""
+    folder = directories.current(home)
+    if (folder / "damaged").exists():
+        raise ViewDamaged(f"the view in {folder} was found damaged; it is rebuilt at the next open")
+    if not (folder / directories.DATA[0] / "CURRENT").is_file():
+        raise ViewDamaged(f"there is no view in {folder}; it is built at the next open")
+    scratch = Path(tempfile.mkdtemp(prefix=".reading-", dir=home))
+    try:
+        db = Database(folder / directories.DATA[0], CACHE_BYTES, scratch)
+        try:
+            sources: dict[str, Rdict | Snapshot] = {
+                name: getattr(db, name) for name in ("default", *FAMILIES)
+            }
+            saved = manifest.saved_state(folder / directories.DATA[1])
+            yield _frozen(folder, sources, saved)
+        finally:
+            sources.clear()
+            db.close()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _frozen(directory: Path, sources: dict[str, Rdict | Snapshot], index: State | None) -> Frozen:
+    form = value(sources["default"], b"m:format")
+    if form is not None and form != FORMAT:
+        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
+    at = value(sources["default"], b"m:position")
+    log_id = value(sources["default"], b"m:log") or b""
+    return Frozen(
+        directory, sources, None if at is None else Position.of(at.decode()), log_id.decode(), index
+    )
+
+
+def check_belongs(found: Frozen, log_id: str, end: Position) -> None:
+    """Raise ``LogMismatch`` for a view of another log, or of more of this log than exists."""
+    if found.log_id not in ("", log_id):
+        raise LogMismatch(
+            f"the view in {found.directory} was built from log {found.log_id}, but found log {log_id}"
+        )
+    if found.position is not None and not (len(found.position) == len(end) and end.covers(found.position)):
+        raise LogMismatch(
+            f"the view in {found.directory} stands at {found.position}, but the log ends at {end}"
+        )

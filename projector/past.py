@@ -1,0 +1,116 @@
+"""The view as it was: reads of a past position, answered from the history family.
+
+What a memory was is its newest history row before the position; its vectors are the ones that
+row names. Ranges are walked from memory to memory and ranked by brute force, with the scoring
+of the live index, so an answer is the one that was given then, scores included. Nothing here
+is kept: a moment lives for one batch of questions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from eventstore.keys import ancestors, namespace_end
+from eventstore.log.position import Position
+from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Vector, Wanted
+from projector.projections import history, vectors
+from projector.projections.history import Standing
+from projector.rocks import Database
+from projector.vectors import State
+from projector.vectors.alive import state_of
+
+
+class PastMoment:
+    """A :class:`eventstore.views.ReadView` at a position that the view has passed."""
+
+    def __init__(self, db: Database, position: Position, ranks: tuple[int, Metric] | None) -> None:
+        """``ranks`` is the vector size and metric of the index; without them nothing is ranked."""
+        self._history = db.history.snapshot()
+        self._vectors = db.vectors
+        self._position = position
+        self._ranks = ranks
+        self._walked: dict[bytes, dict[bytes, Standing]] = {}
+        self._states: dict[bytes, State] = {}
+
+    def get(self, key: bytes) -> Row | None:
+        found = history.standing_at(self._history, key, self._position)
+        return None if found is None else _row(found)
+
+    def newest(self, prefix: bytes) -> Iterator[bytes]:
+        found = self._standing(prefix).values()
+        return (each.key for each in sorted(found, key=lambda each: (-each.updated_us, each.key)))
+
+    def scan(self, prefix: bytes) -> Iterator[Row]:
+        for each in history.standing(self._history, prefix, self._position):
+            yield _row(each)
+
+    def count(self, prefix: bytes) -> int:
+        return len(self._standing(prefix))
+
+    def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
+        direct = Counter(key[: namespace_end(key)] for key in self._standing(prefix))
+        subtree: Counter[bytes] = Counter()
+        for namespace, count in direct.items():
+            for above in ancestors(namespace):
+                if above.startswith(prefix):
+                    subtree[above] += count
+        for namespace, count in sorted(subtree.items()):
+            if max_depth is None or namespace.count(0) <= max_depth:
+                yield NamespaceCount(namespace, direct[namespace], count)
+
+    def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
+        found = ((each.expires_us, each.key) for each in self._standing(b"").values())
+        yield from sorted(pair for pair in found if 0 < pair[0] <= until_us)
+
+    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
+        if self._ranks is None:
+            return Ranking([], True)
+        found = self._state(prefix, self._ranks).rank(query, prefix, k, only=only, exact=True)
+        return Ranking(found.hits, found.complete)
+
+    def rows_to_rank(self, prefix: bytes) -> int:
+        return 0 if self._ranks is None else self._state(prefix, self._ranks).count(prefix)
+
+    def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
+        for row in history.read(self._history, key, before):
+            if row.offset < self._position[row.partition]:
+                yield row
+
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
+        for key, row in history.events(self._history, prefix, wanted):
+            if row.offset < self._position[row.partition]:
+                yield key, row
+
+    def vectors(self, sequence: int) -> tuple[str, Vector]:
+        return vectors.at(self._vectors, sequence)
+
+    def _standing(self, prefix: bytes) -> dict[bytes, Standing]:
+        """Memories under a prefix in key order, without their values, which may be many megabytes."""
+        known = self._walked.get(prefix)
+        if known is None:
+            walked = history.standing(self._history, prefix, self._position)
+            known = self._walked[prefix] = {each.key: each._replace(packed=b"") for each in walked}
+        return known
+
+    def _state(self, prefix: bytes, ranks: tuple[int, Metric]) -> State:
+        known = self._states.get(prefix)
+        if known is None:
+            dims, metric = ranks
+            found = (each.vectors for each in self._standing(prefix).values())
+            rows = vectors.read_some(self._vectors, [each for each in found if each is not None])
+            known = self._states[prefix] = state_of(
+                (
+                    (row.key, row.vectors)
+                    for row in rows
+                    # Vectors of another size were made by another model; the live view skips them, too.
+                    if row.vectors.shape[1] == dims
+                ),
+                dims,
+                metric,
+            )
+        return known
+
+
+def _row(found: Standing) -> Row:
+    return Row(*found[:6], found.value())
