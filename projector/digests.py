@@ -25,7 +25,7 @@ Pairs = Iterator[tuple[bytes, bytes]]
 
 
 def digest(view: EventStore | OpenRuntime | MaterializedView | Frozen) -> dict[str, str]:
-    """A 128-bit digest in hex for each family: items, recency, namespaces, history, vectors, graves, expiries."""
+    """A 128-bit digest, in hex, of each family of a view."""
     if isinstance(view, Frozen):
         return {family: _digest(pairs) for family, pairs in _logical(view).items()}
     if isinstance(view, EventStore):

@@ -19,9 +19,12 @@ from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.position import Position
 from projector import directories
 from projector.rocks import FAMILIES, Database, check
-from projector.vectors import State, manifest
+from projector.vectors import State
+from projector.vectors.saved import saved_state
 from projector.view import FORMAT, MaterializedView
 
+Source = Rdict | Snapshot
+"""What one family is read from."""
 CACHE_BYTES = 32 * 1024 * 1024
 
 
@@ -29,12 +32,12 @@ class Frozen(NamedTuple):
     """One moment of a whole view."""
 
     directory: Path
-    families: dict[str, Rdict | Snapshot]
+    families: dict[str, Source]
     """By name; the default family, with positions, writers, graves and expiries, is ``default``."""
     position: Position | None
     """Where it stands; ``None`` while nothing was applied."""
     log_id: str
-    index: State | None
+    vectors: State | None
     """The FAISS index at that moment, or as it was last saved; ``None`` when there is none."""
 
 
@@ -64,14 +67,13 @@ def of_directory(home: Path) -> Iterator[Frozen]:
         raise ViewDamaged(f"the view in {folder} was found damaged; it is rebuilt at the next open")
     if not (folder / directories.DATA[0] / "CURRENT").is_file():
         raise ViewDamaged(f"there is no view in {folder}; it is built at the next open")
+    # Read first, so that it never holds more than the rows do.
+    saved = saved_state(folder / directories.DATA[1])
     scratch = Path(tempfile.mkdtemp(prefix=".reading-", dir=home))
     try:
         db = Database(folder / directories.DATA[0], CACHE_BYTES, scratch)
         try:
-            sources: dict[str, Rdict | Snapshot] = {
-                name: getattr(db, name) for name in ("default", *FAMILIES)
-            }
-            saved = manifest.saved_state(folder / directories.DATA[1])
+            sources: dict[str, Source] = {name: getattr(db, name) for name in ("default", *FAMILIES)}
             yield _frozen(folder, sources, saved)
         finally:
             sources.clear()
@@ -80,7 +82,7 @@ def of_directory(home: Path) -> Iterator[Frozen]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _frozen(directory: Path, sources: dict[str, Rdict | Snapshot], index: State | None) -> Frozen:
+def _frozen(directory: Path, sources: dict[str, Source], index: State | None) -> Frozen:
     form = value(sources["default"], b"m:format")
     if form is not None and form != FORMAT:
         raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")

@@ -8,6 +8,7 @@ the log it was made from is.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import traceback
 from collections.abc import Iterator
@@ -78,6 +79,11 @@ class _Threads:
 
     def _forked(self) -> None:
         self._left_behind = self._started
+        on_exit = getattr(ctypes.CDLL(None), "on_exit", None)
+        if self._left_behind and on_exit is not None:
+            # RocksDB's own exit handler joins the threads that are not here, and crashes. This one
+            # runs before it, when Python has ended in order, and passes the exit status on.
+            on_exit(ctypes.CDLL(None)._exit, None)
 
 
 _threads = _Threads()

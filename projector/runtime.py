@@ -1,8 +1,7 @@
 """Puts log, projector and view together for one connection string.
 
 Faces opened on the same place in one process share one runtime; the last one to leave closes
-it. Here a damaged view is set aside and built again, a long catch-up shows its progress, and a
-forked child finds its parent's runtime unusable instead of harming it.
+it. Here a rebuilt view takes the place of the one in use, and a forked child finds its parent's runtime unusable instead of harming it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from eventstore.errors import (
     StoreClosed,
     StoreForked,
     ViewBehind,
-    ViewDamaged,
     ViewError,
 )
 from eventstore.log.base import Batch, Log, Record, StoredRecord
@@ -41,9 +39,9 @@ from eventstore.views import Metric, View, Written
 from projector import directories
 from projector.beside import NewView
 from projector.lease import Lease
+from projector.opening import open_view
 from projector.places import name_of, open_embedded, open_log, views_of
-from projector.progress import Bar
-from projector.runner import Follower, Projector, after
+from projector.runner import Follower, after
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runtime")
@@ -108,7 +106,7 @@ class OpenRuntime:
         try:
             self._lease = Lease.take(views)
             try:
-                self._view, self._projector = self._open_view()
+                self._view, self._projector = open_view(self._log, self._lease.directory, self._config)
             except BaseException:
                 self._lease.release()
                 raise
@@ -366,49 +364,11 @@ class OpenRuntime:
             if not self._projector.unsure:
                 return
             self._view.close(anew=True)
-            view, projector = self._open_view()
+            view, projector = open_view(self._log, self._lease.directory, self._config)
             if self._index is not None:
                 view.use_vectors(*self._index)
             self._view, self._projector = view, projector
             log.warning("the view in %s is in use again", self._lease.directory)
-
-    # ------------------------------------------------------------------ opening
-
-    def _open_view(self) -> tuple[MaterializedView, Projector]:
-        home = self._lease.directory
-        with directories.building(home) as free:
-            made = directories.ready(home) if free else None
-            if made is not None:
-                directories.make_current(made)
-        directories.remove_unused(home)
-        directory = directories.current(home)
-        if (directory / "damaged").exists():
-            self._set_aside(directory, "it was found damaged")
-        try:
-            return self._build(directory)
-        except ViewDamaged as error:
-            self._set_aside(directory, str(error))
-            return self._build(directory)
-
-    def _build(self, directory: Path) -> tuple[MaterializedView, Projector]:
-        view = MaterializedView(directory, self._log.log_id, self._config.cache_bytes)
-        try:
-            projector = Projector(self._log, view)
-            self._catch_up(projector)
-        except BaseException:
-            view.close()
-            raise
-        return view, projector
-
-    def _set_aside(self, directory: Path, why: str) -> None:
-        """Views hold nothing the log does not: a damaged one is removed, and built again."""
-        log.warning("rebuilding the view in %s from the log, which is intact: %s", directory, why)
-        directories.empty(directory)
-
-    def _catch_up(self, projector: Projector) -> None:
-        first = projector.position
-        with Bar("catching up with the log", log) as bar:
-            projector.catch_up(lambda position, end: bar.update(first.behind(position), first.behind(end)))
 
 
 @atexit.register

@@ -44,6 +44,12 @@ def fact(data: bytes) -> bytes:
     return data[:_PLACE_AT] + data[_PLACE_AT + _PLACE_BYTES :]
 
 
+def place(data: bytes) -> tuple[int, int]:
+    """Partition and offset of the event a row was made by."""
+    partition, offset = _HEADER.unpack_from(data)[6:8]
+    return partition, offset
+
+
 def scan_rows(source: Rdict | Snapshot, prefix: bytes) -> Iterator[Row]:
     """Memories under an encoded prefix, in key order."""
     for key, data in scan(source, prefix):

@@ -21,6 +21,12 @@ _COUNTS: Final = struct.Struct(">QQ")
 _CACHED: Final = 100_000
 
 
+def counts(data: bytes) -> tuple[int, int]:
+    """Memories in a namespace itself, and with those below it."""
+    direct, subtree = _COUNTS.unpack(data)
+    return direct, subtree
+
+
 def count(source: Rdict | Snapshot, prefix: bytes) -> int:
     """Live memories at and below an encoded prefix."""
     it = source.iter()

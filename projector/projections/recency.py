@@ -27,6 +27,13 @@ def newest(source: Rdict | Snapshot, prefix: bytes) -> Iterator[bytes]:
         yield key[start:]
 
 
+def memory(row: bytes) -> bytes:
+    """The item key of a row."""
+    # Encoded prefixes end with the only kind of zero byte in them, and 01 never follows one there.
+    prefix = 0 if row.startswith(b"\x01") else row.index(b"\x00\x01") + 1
+    return row[prefix + 9 :]
+
+
 def write(batch: WriteBatch, change: Change, recency: ColumnFamily) -> None:
     """Rows of one applied change. ``recency`` is the handle of the family."""
     before, after, key = change.before, change.after, change.event.key

@@ -83,6 +83,16 @@ def read_some(source: Rdict, sequences: Sequence[int]) -> Iterator[VectorRow]:
             yield _row(data)
 
 
+def memory(data: bytes) -> bytes:
+    """The item key of a row, given as it is kept."""
+    return _row(data).key
+
+
+def key_of(sequence: int) -> bytes:
+    """What the row under a sequence is stored under."""
+    return _SEQUENCE.pack(sequence)
+
+
 class Stored(NamedTuple):
     """A row as it stands in the view."""
 

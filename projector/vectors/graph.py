@@ -22,9 +22,9 @@ from projector.vectors.scoring import Query, Scorer, one_thread
 from projector.vectors.segment import Segment
 
 _faiss: Any = faiss  # its type stubs lack HNSW
-_NEIGHBOURS = 16
-_BUILD_EFFORT = 40
-_LEAST_EFFORT = 96
+_NEIGHBOURS = 32
+_BUILD_EFFORT = 100
+_LEAST_EFFORT = 128
 _BUILD_ROWS = 1_024
 _HALF_MAX = 60_000.0
 _TIE = 1e-5

@@ -70,6 +70,11 @@ class State:
         ranking = best(pools, prepared, self._scorer, k)
         return ranking._replace(complete=False) if proposed else ranking
 
+    @property
+    def dims(self) -> int:
+        """The size of its vectors."""
+        return self._scorer.dims
+
     def rows(self) -> Iterator[tuple[bytes, Floats32]]:
         """Key and vector of every visible row, part by part."""
         for part in self._parts:

@@ -1,0 +1,59 @@
+"""Opening the view of a directory: whatever is found there, it ends with one that has caught up.
+
+A view that was rebuilt meanwhile is put to use, one that is damaged is removed and made again
+from the log, and a long catch-up shows its progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from eventstore.config import StoreConfig
+from eventstore.errors import ViewDamaged
+from eventstore.log.base import Log
+from projector import directories
+from projector.progress import Bar
+from projector.runner import Projector
+from projector.view import MaterializedView
+
+log = logging.getLogger("projector.opening")
+
+
+def open_view(source: Log, home: Path, config: StoreConfig) -> tuple[MaterializedView, Projector]:
+    """The view in a directory that this process has the lease of, caught up with the log.
+
+    Raises ``LogMismatch`` for a view that the log does not explain, and what reading the log raises.
+    """
+    with directories.building(home) as free:
+        made = directories.ready(home) if free else None
+        if made is not None:
+            directories.make_current(made)
+    directories.remove_unused(home)
+    folder = directories.current(home)
+    if (folder / "damaged").exists():
+        _set_aside(folder, "it was found damaged")
+    try:
+        return _build(source, folder, config)
+    except ViewDamaged as error:
+        _set_aside(folder, str(error))
+        return _build(source, folder, config)
+
+
+def _build(source: Log, folder: Path, config: StoreConfig) -> tuple[MaterializedView, Projector]:
+    view = MaterializedView(folder, source.log_id, config.cache_bytes)
+    try:
+        projector = Projector(source, view)
+        first = projector.position
+        with Bar("catching up with the log", log) as bar:
+            projector.catch_up(lambda position, end: bar.update(first.behind(position), first.behind(end)))
+    except BaseException:
+        view.close()
+        raise
+    return view, projector
+
+
+def _set_aside(folder: Path, why: str) -> None:
+    """Views hold nothing the log does not: a damaged one is removed, and built again."""
+    log.warning("rebuilding the view in %s from the log, which is intact: %s", folder, why)
+    directories.empty(folder)
