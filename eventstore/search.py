@@ -23,6 +23,10 @@ SCAN_ROWS: Final = 2_000
 WALK_ROWS: Final = 4_096
 """How far the recency index is walked before a scan is cheaper (one random read costs some
 ten sequential ones), unless the prefix holds more than 16 times as much."""
+RANDOM_READ: Final = 10
+"""Memories scanned in the time of one random read, when most are ruled out by their bytes."""
+DECODED_READ: Final = 4
+"""The same when each has to be decoded."""
 FIRST_RANKED: Final = 64
 RANKED_ROWS: Final = 1_024
 """How many ranked memories are tested against a filter before the filter goes first."""
@@ -147,11 +151,14 @@ def _ranked(view: ReadView, step: Search, query: Vector, visible: Visible | None
     if step.filter is None and visible is None:
         ranking = view.rank(query, step.prefix, wanted)
         return _hits(view, ranking.hits[step.offset : wanted])
+    count = view.count(step.prefix)
+    scanned_per_tested = RANDOM_READ if step.filter is not None and step.filter.precheck else DECODED_READ
     hits: list[Hit] = []
     tested = 0
     k = max(FIRST_RANKED, 4 * wanted)
     while True:
-        ranking = view.rank(query, step.prefix, min(k, total))
+        # Exactly, however wide: what an approximate ranking leaves out could be all that passes.
+        ranking = view.rank(query, step.prefix, min(k, total), exact=True)
         for score, key in ranking.hits[tested:]:
             row = view.get(key)
             value = None if row is None else _accept(row, step.filter, visible)
@@ -163,7 +170,8 @@ def _ranked(view: ReadView, step: Search, query: Vector, visible: Visible | None
         if ranking.complete:
             return hits[step.offset :]
         k *= 4
-        if k > max(RANKED_ROWS, total // 8):
+        to_test = tested * wanted // max(len(hits), 1)
+        if to_test * scanned_per_tested > count or k > max(RANKED_ROWS, total // 8):
             return _ranked_among(view, step, query, visible, wanted)
 
 

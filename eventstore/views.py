@@ -112,8 +112,16 @@ class ReadView(Protocol):
     def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
         """Expiry and key of memories whose expiry is at or before a time."""
 
-    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
-        """At least ``k`` memories by similarity, exact unless the search is very wide."""
+    def rank(
+        self,
+        query: Vector,
+        prefix: bytes,
+        k: int,
+        only: Collection[bytes] | None = None,
+        *,
+        exact: bool = False,
+    ) -> Ranking:
+        """At least ``k`` memories by similarity; very wide searches are approximate unless ``exact``."""
 
     def rows_to_rank(self, prefix: bytes) -> int:
         """How many vectors a ranking under this prefix looks at; an upper bound."""

@@ -63,7 +63,15 @@ class PastMoment:
         found = ((each.expires_us, each.key) for each in self._standing(b"").values())
         yield from sorted(pair for pair in found if 0 < pair[0] <= until_us)
 
-    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
+    def rank(
+        self,
+        query: Vector,
+        prefix: bytes,
+        k: int,
+        only: Collection[bytes] | None = None,
+        *,
+        exact: bool = False,
+    ) -> Ranking:
         if self._ranks is None:
             return Ranking([], True)
         found = self._state(prefix, self._ranks).rank(query, prefix, k, only=only, exact=True)

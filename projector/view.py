@@ -85,10 +85,18 @@ class Moment:
     def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
         return items.expired(self._default, until_us)
 
-    def rank(self, query: Vector, prefix: bytes, k: int, only: Collection[bytes] | None = None) -> Ranking:
+    def rank(
+        self,
+        query: Vector,
+        prefix: bytes,
+        k: int,
+        only: Collection[bytes] | None = None,
+        *,
+        exact: bool = False,
+    ) -> Ranking:
         if self._vectors is None:
             return Ranking([], True)
-        found = self._vectors.rank(query, prefix, k, only=only)
+        found = self._vectors.rank(query, prefix, k, only=only, exact=exact)
         return Ranking(found.hits, found.complete)
 
     def rows_to_rank(self, prefix: bytes) -> int:
