@@ -11,11 +11,13 @@ under a key; a reader that meets one it does not know stops instead of guessing.
 
 from __future__ import annotations
 
+import math
+
 import orjson
 
 from eventstore.errors import UndecodableEvent
 from eventstore.events import VALUED, Embedded, Event, Kind, Provenance
-from eventstore.keys import TOUCH_PREFIX, decode_item
+from eventstore.keys import TOUCH_PREFIX, check_item
 from eventstore.log.base import Record, StoredRecord
 from eventstore.upcasters import CURRENT, Headers, upcast
 
@@ -90,7 +92,7 @@ def _decode(record: StoredRecord) -> Event:
         key, value = key[1:], None
     elif (value is None) is (kind in VALUED):
         raise UndecodableEvent(f"a {kind} event {'without' if value is None else 'with'} a value")
-    decode_item(key)
+    check_item(key)
     if len(headers) == 2:
         return Event(kind, key, bytes.fromhex(headers["id"].decode()), value)
     get = headers.get
@@ -104,7 +106,7 @@ def _decode(record: StoredRecord) -> Event:
         bytes.fromhex(headers["id"].decode()),
         value,
         Provenance(*(None if (text := get(name)) is None else text.decode() for name in _PROVENANCE)),
-        None if ttl is None else float(ttl),
+        None if ttl is None else _minutes(ttl),
         tuple(paths) if isinstance(paths, list) else paths,
         _embedded(headers) if "vectors" in headers else None,
         None if expected is None else int(expected),
@@ -114,6 +116,13 @@ def _decode(record: StoredRecord) -> Event:
         int(get("restores", b"0")),
         tuple(orjson.loads(get("reverts", b"[]"))),
     )
+
+
+def _minutes(text: bytes) -> float:
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise ValueError("a time to live that is not a positive, finite number")
+    return minutes
 
 
 def _kind(headers: Headers, value: bytes | None) -> tuple[Kind, bytes | None]:

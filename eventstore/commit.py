@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from eventstore.errors import OutcomeUnknown, StoreClosed
 from eventstore.log.base import Batch
@@ -38,7 +38,9 @@ class _Ticket:
         self._done.acquire()
 
     def release(self) -> None:
-        self._done.release()
+        # Twice does no harm: an interrupt may have fallen into the first time.
+        if self._done.locked():
+            self._done.release()
 
     def wait(self) -> Written:
         self._done.acquire()
@@ -80,14 +82,18 @@ class Committer:
         for ticket in tickets:
             self._enqueue(ticket)
         # Whoever holds the lock looks at the queue after letting go of it, so a ticket that
-        # fails to get the lock is never forgotten.
-        if self._committing.acquire(blocking=False):
-            try:
-                self._commit_queue()
-            finally:
-                self._committing.release()
+        # finds it taken is never forgotten. Only ``with`` takes and gives it: Ctrl-C could fall
+        # between acquire() and knowing of it.
+        try:
+            if not self._committing.locked():
+                with self._committing:
+                    self._commit_queue()
                 if self._queue:
                     self._call_thread()
+        except BaseException:
+            # What is queued, by this caller or others, must not wait for the next write.
+            self._call_thread()
+            raise
         return tickets
 
     async def awrite(self, batch: Batch) -> Written:
@@ -141,12 +147,12 @@ class Committer:
 
     def _commit_queue(self) -> None:
         """Everything queued now, in one append. The caller holds the committing lock."""
-        group: list[_Ticket] = []
-        while self._queue:
-            group.append(self._queue.popleft())
-        if not group:
-            return
+        group: deque[_Ticket] = deque()
         try:
+            with self._starting:
+                group, self._queue = self._queue, group
+            if not group:
+                return
             results = self._write([ticket.batch for ticket in group])
             for ticket, result in zip(group, results, strict=True):
                 if isinstance(result, Exception):
@@ -164,10 +170,14 @@ class Committer:
                 )
             raise
         finally:
-            _settle(group)
+            try:
+                _settle(group)
+            except BaseException:
+                _settle(group)
+                raise
 
 
-def _settle(group: Sequence[_Ticket]) -> None:
+def _settle(group: Iterable[_Ticket]) -> None:
     """Wake every waiter; tasks of one event loop with one call into it."""
     loops: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
     for ticket in group:

@@ -25,7 +25,8 @@ class StoreConfig(BaseModel):
     read_consistency: ReadConsistency | None = None
     """What a read is sure to see. ``own_writes``: all that this process wrote. ``latest``: all
     that any process had acknowledged when the read began. ``eventual``: what the view holds.
-    Default: ``latest`` where the log's end is a memory read (the embedded log)."""
+    Default: ``latest`` where the log's end is a memory read (the embedded log) and this process
+    keeps the view."""
     max_value_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
     """Largest value accepted, in bytes of JSON."""
     wait_timeout: float = Field(default=30.0, gt=0)
@@ -34,6 +35,9 @@ class StoreConfig(BaseModel):
     """Size at which the embedded log begins a new file; opening checks the last one whole."""
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=1 << 20)
     """RocksDB block cache of the view."""
+    attach: bool = False
+    """Whether this process reads the view that another one keeps, a ``projector run`` say, instead
+    of keeping one itself. Writes return once that view shows them."""
     kafka: KafkaOptions | None = None
     """How a topic is reached and made; see :class:`eventstore.connection.KafkaOptions`."""
     follow_interval: float = Field(default=0.02, gt=0)

@@ -49,6 +49,8 @@ class KafkaOptions(BaseModel):
     connect_timeout: float = Field(default=10.0, gt=0)
     put_timeout: float = Field(default=10.0, gt=0)
     """How long a write waits for its acknowledgement before its outcome is unknown."""
+    metadata_max_age: float = Field(default=60.0, gt=0)
+    """Seconds between looks whether the topic is still the one that was opened."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -128,14 +130,20 @@ def _kafka(conn_string: str, given: KafkaOptions | None) -> KafkaPlace:
     who, _, hosts = url.netloc.rpartition("@")
     servers = tuple(host if ":" in host else f"{host}:9092" for host in hosts.split(",") if host)
     topic = unquote(url.path.strip("/"))
+    # A password whose '/', '?' or '#' is not written as %2F, %3F or %23 ends up among these parts.
+    secret = "@" in conn_string
+    hint = " (in a user or password, write '/', '?', '#', '@' and ':' as %2F and so on)" if secret else ""
     if not servers:
-        raise InvalidConfig("the kafka:// string names no broker; write kafka://host:9092/topic")
+        raise InvalidConfig(f"the kafka:// string names no broker; write kafka://host:9092/topic{hint}")
     for server in servers:
         if not server.rpartition(":")[2].isdigit():
-            raise InvalidConfig(f"{server!r} is no host:port; write kafka://host:9092/topic")
+            shown = "a broker's address" if secret else repr(server)
+            raise InvalidConfig(f"{shown} is no host:port; write kafka://host:9092/topic{hint}")
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        shown = "what follows the brokers" if secret else repr(topic)
         raise InvalidConfig(
-            f"{topic!r} is no topic name: letters, digits, '.', '_' and '-', at most 200; kafka://host:9092/topic"
+            f"{shown} is no topic name: letters, digits, '.', '_' and '-', at most 200; "
+            f"kafka://host:9092/topic{hint}"
         )
     return KafkaPlace(servers=servers, topic=topic, options=_options(url, who, given))
 

@@ -18,10 +18,11 @@ from eventstore.errors import InvalidInput, InvalidType
 from eventstore.events import Kind
 from eventstore.keys import decode_item
 from eventstore.values import decode_value
-from eventstore.views import HistoryRow, ReadView, Wanted
+from eventstore.views import HistoryRow, Occurrence, ReadView, Wanted
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NO_VERSIONS: Final = (Kind.TOUCH, "void")
 
 
 def moment(us: int) -> datetime:
@@ -109,7 +110,7 @@ def fields(key: bytes, row: HistoryRow) -> dict[str, Any]:
 
 def is_version(row: HistoryRow) -> bool:
     """Whether a row is a version: neither a refresh of an expiry nor a delete of what was not there."""
-    return row.outcome not in (Kind.TOUCH, "void")
+    return row.outcome not in _NO_VERSIONS
 
 
 def reverted(row: HistoryRow) -> tuple[int, ...]:
@@ -149,27 +150,23 @@ class Cause(NamedTuple):
             return False
         return all(_header(row, name) == text for name, text in self.named.items())
 
-    def events(self, view: ReadView, prefix: bytes) -> Iterator[tuple[bytes, HistoryRow]]:
+    def events(self, view: ReadView, prefix: bytes) -> Iterator[Occurrence]:
         """Events of this cause under an encoded prefix that are versions, by key."""
         needles = tuple(needle(name, text) for name, text in self.named.items())
-        for key, row in view.events(prefix, Wanted(self.since_us, self.until_us, needles)):
-            if is_version(row) and self.matches(row):
-                yield key, row
+        for each in view.events(prefix, Wanted(self.since_us, self.until_us, needles)):
+            if each.outcome not in _NO_VERSIONS and (not needles or self.matches(each.row())):
+                yield each
 
 
 Place = tuple[int, int, int]
 """Append time, partition and offset of an event: the order of a log, whatever its partitions."""
 
 
-def in_log_order(
-    found: Iterable[tuple[bytes, HistoryRow]], limit: int | None, after: Place | None
-) -> list[Version]:
+def in_log_order(found: Iterable[Occurrence], limit: int | None, after: Place | None) -> list[Version]:
     """Events oldest first, from behind a place, at most so many."""
-    placed = (((row.appended_us, row.partition, row.offset), key, row) for key, row in found)
-    if after is not None:
-        placed = (each for each in placed if each[0] > after)
-    chosen = sorted(placed) if limit is None else heapq.nsmallest(limit, placed)
-    return [Version(**fields(key, row)) for _, key, row in chosen]
+    behind = found if after is None else (each for each in found if each[:3] > after)
+    chosen = sorted(behind) if limit is None else heapq.nsmallest(limit, behind)
+    return [Version(**fields(each.key, each.row())) for each in chosen]
 
 
 def _text(given: object, name: str) -> str | None:

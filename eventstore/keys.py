@@ -91,6 +91,15 @@ def decode_item(data: bytes) -> tuple[tuple[str, ...], str]:
     return decode_namespace(data[:end]), _text(data[end + 1 :])
 
 
+def check_item(data: bytes) -> None:
+    """Raise ``InvalidInput`` as :func:`decode_item` would, without giving what it gives."""
+    end = data.find(END_LABEL + END_NAMESPACE) + 1
+    if data[:end] not in _decoded or not end:
+        decode_item(data)
+    else:
+        _text(data[end + 1 :])
+
+
 def namespace_end(data: bytes) -> int:
     """How many leading bytes of an encoded item are its encoded namespace."""
     if data.startswith(END_NAMESPACE):
@@ -102,13 +111,8 @@ def namespace_end(data: bytes) -> int:
     return end
 
 
-def prefixes(namespace: tuple[str, ...]) -> list[bytes]:
-    """The encodings of ``()``, of each ancestor and of the namespace itself, shortest first."""
-    return list(ancestors(encode_namespace(namespace)))
-
-
 def ancestors(data: bytes) -> tuple[bytes, ...]:
-    """:func:`prefixes` of an encoded namespace."""
+    """Of an encoded namespace: the encodings of ``()``, of each ancestor and of itself, shortest first."""
     known = _ancestors.get(data)
     if known is not None:
         return known

@@ -77,6 +77,8 @@ class Past(ABC):
         """
         self._check()
         memory = _memory(namespace, key)
+        limit = None if limit is None else check_count(limit, "limit")
+        before = None if before is None else check_count(before, "before")
         found: list[Version] = []
         self._refresh_view()
         with self._runtime.view.read() as view:
@@ -217,7 +219,7 @@ class Past(ABC):
         self._refresh_view()
         now = now_us()
         with self._runtime.view.read() as view:
-            keys = dict.fromkeys(key for key, _ in cause.events(view, under))
+            keys = dict.fromkeys(each.key for each in cause.events(view, under))
             judged = (undo.judge(key, [*view.history(key, None)][::-1], cause, now) for key in keys)
             verdicts = [verdict for verdict in judged if verdict is not None]
         conflicts = [_conflict(each, each.later, meanwhile=False) for each in verdicts if each.later]

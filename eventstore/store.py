@@ -84,7 +84,8 @@ class EventStore(Past, BaseStore):
         self._closed = False
         self._closing = threading.Lock()
         self._writing = threading.Lock()
-        default = "latest" if runtime.log.end_is_local else "own_writes"
+        keeps = runtime.log.end_is_local and not self._config.attach
+        default = "latest" if keeps else "own_writes"
         self._latest = (self._config.read_consistency or default) == "latest"
         self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who)
         self._position = Position.start(runtime.log.partitions)

@@ -7,7 +7,7 @@ together, whatever is applied meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
@@ -76,6 +76,17 @@ class Wanted(NamedTuple):
     """Bytes a row must hold; see :func:`eventstore.codec.needle`."""
 
 
+class Occurrence(NamedTuple):
+    """An event of some memory, in log order when sorted; its row is read when asked for."""
+
+    appended_us: int
+    partition: int
+    offset: int
+    outcome: str
+    key: bytes
+    row: Callable[[], HistoryRow]
+
+
 class Ranking(NamedTuple):
     """Memories by score, best first; equal scores in key order."""
 
@@ -129,8 +140,8 @@ class ReadView(Protocol):
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
         """Events of one memory, newest first, from below offset ``before``."""
 
-    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
-        """Key and row of events under an encoded prefix, by key, each memory's newest first."""
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
+        """Events under an encoded prefix, by key, each memory's newest first."""
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
         """What a history row says of its memory's vectors: the model, and one row for each."""

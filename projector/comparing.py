@@ -7,6 +7,7 @@ where their events stand in the log.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -28,6 +29,8 @@ Pairs = Iterator[tuple[bytes, bytes]]
 Same = Callable[[bytes, bytes], bool]
 
 NOTHING: Final = "nothing"
+UNREADABLE: Final = (EventStoreError, ValueError, ArithmeticError, LookupError, struct.error)
+"""What reading a row that no fold wrote may raise."""
 _STAMP: Final = 8
 
 
@@ -86,7 +89,7 @@ def compare_index(tally: Tally, found: Frozen) -> None:
         return
     source = found.families["vectors"]
     latest: dict[int, int] = {}
-    for sequence, row in vectors.read(source, 0):
+    for sequence, row in _readable(source):
         if sequence > state.offset:
             break
         digest = xxhash.xxh3_64_intdigest(row.key)
@@ -142,13 +145,16 @@ def _same_history(found: Frozen) -> Same:
     source = found.families["vectors"]
 
     def same(want: bytes, have: bytes) -> bool:
-        ours, theirs = history.stored(b"\x00" * 9, want), history.stored(b"\x00" * 9, have)
+        try:
+            ours, theirs = history.stored(b"\x00" * 9, want), history.stored(b"\x00" * 9, have)
+        except UNREADABLE:
+            return False
         if ours._replace(vectors=None) != theirs._replace(vectors=None):
             return False
         if ours.vectors is None or theirs.vectors is None:
             return ours.vectors is theirs.vectors
         kept = value(source, key_of(theirs.vectors))
-        return kept is not None and vectors.stored(kept)[:2] == (theirs.partition, theirs.offset)
+        return kept is not None and vectors.place(kept) == (theirs.partition, theirs.offset)
 
     return same
 
@@ -162,7 +168,7 @@ def _vectors(tally: Tally, expected: Source, found: Source) -> None:
 
 
 def _by_place(source: Source) -> Pairs:
-    placed = sorted((*vectors.stored(data)[:2], key) for key, data in scan(source, b""))
+    placed = sorted((*vectors.place(data), key) for key, data in scan(source, b""))
     for partition, offset, key in placed:
         data = value(source, key)
         if data is not None:
@@ -171,6 +177,15 @@ def _by_place(source: Source) -> Pairs:
 
 def _all(found: Frozen, family: str) -> Pairs:
     return scan(found.families[family], b"")
+
+
+def _readable(source: Source) -> Iterator[tuple[int, vectors.VectorRow]]:
+    """Sequences and rows of vectors; what no fold wrote was found before and is passed over."""
+    for key, data in scan(source, b""):
+        try:
+            yield vectors.row(key, data)
+        except UNREADABLE:
+            continue
 
 
 def _at(source: Source, sequence: int) -> Vector:
@@ -190,7 +205,7 @@ def _difference(family: str, key: bytes, want: bytes | None, have: bytes | None)
     try:
         expected, found = _same_text(_text(family, want), _text(family, have))
         made = _place(family, key, want if want is not None else have or b"")
-    except (EventStoreError, ValueError, ArithmeticError, LookupError):
+    except UNREADABLE:
         return Difference(family=family, expected=_size(want), found=f"{_size(have)}, which cannot be read")
     return Difference(family=family, expected=expected, found=found).model_copy(update=made)
 
@@ -220,8 +235,8 @@ def _place(family: str, key: bytes, data: bytes) -> dict[str, object]:
         row = history.stored(key, data)
         return {**_memory(row.key), "position": f"{row.partition}:{row.offset}"}
     if family == "vectors":
-        row_of = vectors.stored(data)
-        return {**_memory(vectors.memory(data)), "position": f"{row_of.partition}:{row_of.offset}"}
+        at = vectors.row(key.rjust(_STAMP, b"\x00")[-_STAMP:], data)[1]
+        return {**_memory(at.key), "position": f"{at.partition}:{at.offset}"}
     if family == "graves":
         return _memory(key[1:])
     if family == "expiries":

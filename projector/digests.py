@@ -74,5 +74,5 @@ def _vectors(found: Frozen) -> Pairs:
         if row.vectors is not None:
             named += 1
             kept = value(source, key_of(row.vectors))
-            yield row.key, b"" if kept is None else vectors.stored(kept).fact
+            yield row.key, b"" if kept is None else vectors.fact(kept)
     yield b"", str(sum(1 for _ in scan(source, b"")) - named).encode()

@@ -9,10 +9,12 @@ are ``lease``'s part.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from eventstore.errors import ViewError
 
 DATA: Final = ("rocksdb", "vectors")
 """What a view consists of, in the folder that is in use."""
+SCRATCH: Final = ".scratch-"
 ALONE_SECONDS: Final = 5.0
 """How long taking over a view may keep the next rebuild waiting."""
 _NAME: Final = re.compile(r"rebuilt-(\d{1,9})")
@@ -51,15 +54,20 @@ def ready(directory: Path) -> Path | None:
     return None if name is None or not (directory / name / DATA[0]).is_dir() else directory / name
 
 
+def begun(directory: Path) -> list[Path]:
+    """Folders of views that were begun and are not in use, oldest first."""
+    used = current(directory)
+    return sorted((path for path in _rebuilt(directory) if _number(path) > _number(used)), key=_number)
+
+
 def beside(directory: Path) -> Path:
     """The folder in which a new view is made: one that was begun, else a new one. Hold the lock."""
-    used = current(directory)
-    begun = sorted((path for path in _rebuilt(directory) if path != used), key=_number)
-    for older in begun[:-1]:
+    found = begun(directory)
+    for older in found[:-1]:
         shutil.rmtree(older, ignore_errors=True)
-    if begun:
-        return begun[-1]
-    made = directory / f"rebuilt-{_number(used) + 1}"
+    if found:
+        return found[-1]
+    made = directory / f"rebuilt-{_number(current(directory)) + 1}"
     made.mkdir()
     return made
 
@@ -92,6 +100,16 @@ def remove_unused(directory: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def size(folder: Path) -> int:
+    """Bytes of all files in a folder and below."""
+    total = 0
+    for path in folder.rglob("*"):
+        # RocksDB removes files at any time.
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
 def empty(folder: Path) -> None:
     """Remove the files of a view."""
     for name in DATA:
@@ -121,6 +139,22 @@ def alone(directory: Path) -> Iterator[None]:
                 f"a rebuild of the view in {directory} is running already; wait for it, or stop it first"
             )
         yield
+
+
+@contextmanager
+def scratch(views: Path) -> Iterator[Path]:
+    """A folder beside the views for as long as it is needed; those that died with their process go, too."""
+    views.mkdir(parents=True, exist_ok=True)
+    for path in views.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(FileNotFoundError), building(path) as free:
+            if free:
+                shutil.rmtree(path, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=views))
+    with building(made):
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _locked(descriptor: int) -> bool:

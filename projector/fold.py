@@ -97,13 +97,13 @@ def _put(state: ItemState, event: Event, time_us: int, present: bool) -> ItemSta
     updated = max(time_us, state.updated_us + 1)
     ttl_us = 0 if event.ttl is None else max(1, round(event.ttl * MINUTE_US))
     return ItemState(
-        live=True,
-        version=state.version + 1,
-        created_us=state.created_us if present else updated,
-        updated_us=updated,
-        expires_us=updated + ttl_us if ttl_us else 0,
-        ttl_us=ttl_us,
-        vectors=0 if event.embedded is None else len(event.embedded.paths),
+        True,
+        state.version + 1,
+        state.created_us if present else updated,
+        updated,
+        updated + ttl_us if ttl_us else 0,
+        ttl_us,
+        0 if event.embedded is None else len(event.embedded.paths),
     )
 
 

@@ -62,14 +62,20 @@ def of_view(view: MaterializedView) -> Frozen:
 @contextmanager
 def of_directory(home: Path) -> Iterator[Frozen]:
     """The view in a view directory, whoever has it. Raises ``ViewDamaged``."""
-    folder = directories.current(home)
+    with of_folder(directories.current(home)) as found:
+        yield found
+
+
+@contextmanager
+def of_folder(folder: Path) -> Iterator[Frozen]:
+    """The view whose files are in a folder. Raises ``ViewDamaged``."""
     if (folder / "damaged").exists():
         raise ViewDamaged(f"the view in {folder} was found damaged; it is rebuilt at the next open")
     if not (folder / directories.DATA[0] / "CURRENT").is_file():
         raise ViewDamaged(f"there is no view in {folder}; it is built at the next open")
     # Read first, so that it never holds more than the rows do.
     saved = saved_state(folder / directories.DATA[1])
-    scratch = Path(tempfile.mkdtemp(prefix=".reading-", dir=home))
+    scratch = Path(tempfile.mkdtemp(prefix="eventstore-reading-"))
     try:
         db = Database(folder / directories.DATA[0], CACHE_BYTES, scratch)
         try:

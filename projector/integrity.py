@@ -8,9 +8,8 @@ part of a report.
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
@@ -111,7 +110,7 @@ class _Check:
         self._end = source.high_water_mark()
         self._furthest = Position.start(source.partitions)
         self._damage: str | None = None
-        self._scratch: Path | None = None
+        self._scratch = ExitStack()
         self._replay: NewView | None = None
         self._found: list[Report] = []
 
@@ -168,9 +167,8 @@ class _Check:
             self._drop()
             made = None
         if made is None:
-            self._views.mkdir(parents=True, exist_ok=True)
-            self._scratch = Path(tempfile.mkdtemp(prefix=".verifying-", dir=self._views))
-            made = self._replay = NewView(self._log, self._scratch, self._config.cache_bytes)
+            folder = self._scratch.enter_context(directories.scratch(self._views))
+            made = self._replay = NewView(self._log, folder, self._config.cache_bytes)
         first = made.position
         with Bar("replaying the log", log) as bar:
             made.advance(position, lambda at, end: bar.update(first.behind(at), first.behind(end)))
@@ -194,8 +192,7 @@ class _Check:
         made, self._replay = self._replay, None
         if made is not None:
             made.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.close()
 
     def _note(self, home: Path, position: Position | None, tally: Tally) -> None:
         self._found.append(self._report(home, position, tally))

@@ -39,6 +39,22 @@ class Lease:
             number += 1
 
     @classmethod
+    def only(cls, views: Path) -> Lease:
+        """The lease of ``views/0`` and of no other directory.
+
+        Raises ``InvalidConfig`` naming the process that has it, or when it cannot be written.
+        """
+        directory = views / "0"
+        lease = cls.of(directory)
+        if lease is None:
+            holder = cls.holder(directory)
+            raise InvalidConfig(
+                f"process {holder or 'unknown'} has the view directory {directory}. "
+                "Stop it first, or run without --exclusive to keep a view of its own beside it"
+            )
+        return lease
+
+    @classmethod
     def of(cls, directory: Path) -> Lease | None:
         """The lease of one directory, made if need be; ``None`` when it is taken.
 

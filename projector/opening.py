@@ -12,16 +12,21 @@ from pathlib import Path
 from eventstore.config import StoreConfig
 from eventstore.errors import ViewDamaged
 from eventstore.log.base import Log
+from eventstore.log.position import Position
 from projector import directories
 from projector.progress import Bar
-from projector.runner import Projector
+from projector.runner import Progress, Projector
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.opening")
 
 
-def open_view(source: Log, home: Path, config: StoreConfig) -> tuple[MaterializedView, Projector]:
+def open_view(
+    source: Log, home: Path, config: StoreConfig, progress: Progress | None = None
+) -> tuple[MaterializedView, Projector]:
     """The view in a directory that this process has the lease of, caught up with the log.
+
+    ``progress`` is told of every commit; what it raises ends the catch-up there.
 
     Raises ``LogMismatch`` for a view that the log does not explain, and what reading the log raises.
     """
@@ -34,19 +39,27 @@ def open_view(source: Log, home: Path, config: StoreConfig) -> tuple[Materialize
     if (folder / "damaged").exists():
         _set_aside(folder, "it was found damaged")
     try:
-        return _build(source, folder, config)
+        return _build(source, folder, config, progress)
     except ViewDamaged as error:
         _set_aside(folder, str(error))
-        return _build(source, folder, config)
+        return _build(source, folder, config, progress)
 
 
-def _build(source: Log, folder: Path, config: StoreConfig) -> tuple[MaterializedView, Projector]:
+def _build(
+    source: Log, folder: Path, config: StoreConfig, told: Progress | None
+) -> tuple[MaterializedView, Projector]:
     view = MaterializedView(folder, source.log_id, config.cache_bytes)
     try:
         projector = Projector(source, view)
         first = projector.position
         with Bar("catching up with the log", log) as bar:
-            projector.catch_up(lambda position, end: bar.update(first.behind(position), first.behind(end)))
+
+            def show(position: Position, end: Position) -> None:
+                bar.update(first.behind(position), first.behind(end))
+                if told is not None:
+                    told(position, end)
+
+            projector.catch_up(show)
     except BaseException:
         view.close()
         raise

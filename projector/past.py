@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.position import Position
-from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Vector, Wanted
+from eventstore.views import HistoryRow, Metric, NamespaceCount, Occurrence, Ranking, Row, Vector, Wanted
 from projector.projections import history, vectors
 from projector.projections.history import Standing
 from projector.rocks import Database
@@ -38,8 +38,9 @@ class PastMoment:
         return None if found is None else _row(found)
 
     def newest(self, prefix: bytes) -> Iterator[bytes]:
-        found = self._standing(prefix).values()
-        return (each.key for each in sorted(found, key=lambda each: (-each.updated_us, each.key)))
+        # They come in key order, and sorting is stable.
+        found = sorted(self._standing(prefix).values(), key=lambda each: -each.updated_us)
+        return (each.key for each in found)
 
     def scan(self, prefix: bytes) -> Iterator[Row]:
         for each in history.standing(self._history, prefix, self._position):
@@ -85,10 +86,10 @@ class PastMoment:
             if row.offset < self._position[row.partition]:
                 yield row
 
-    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
-        for key, row in history.events(self._history, prefix, wanted):
-            if row.offset < self._position[row.partition]:
-                yield key, row
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
+        for each in history.events(self._history, prefix, wanted):
+            if each.offset < self._position[each.partition]:
+                yield each
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
         return vectors.at(self._vectors, sequence)

@@ -119,6 +119,8 @@ class Database:
             for options in (default, *families.values()):
                 # Files that their owner removes meanwhile can be read only while they are open.
                 options.set_max_open_files(-1)
+                # By default every look at the owner's progress starts 16 threads for each family.
+                options.set_max_file_opening_threads(1)
         try:
             self.default = Rdict(str(path), options=default, column_families=families, access_type=access)
         except Exception as error:
@@ -133,14 +135,18 @@ class Database:
         """Write memory tables to files, so that the next open has nothing to replay."""
         if self._secondary is not None:
             return
-        for family in (self.items, self.recency, self.namespaces, self.history, self.vectors, self.default):
-            family.flush()
+        for name in (*FAMILIES, "default"):
+            # One that is missing was given up by a close that an interrupt broke off.
+            if name in vars(self):
+                vars(self)[name].flush()
 
     def close(self) -> None:
-        """Flush and close. Every iterator and snapshot must be gone.
+        """Flush and close. Every iterator and snapshot must be gone. Idempotent, also after an interrupt.
 
         Raises ``ViewError`` when not all could be written; it is closed all the same.
         """
+        if "default" not in vars(self):
+            return
         failure = None
         for act in (self.flush, self.default.close):
             try:
@@ -149,7 +155,9 @@ class Database:
                 failure = failure or translate(error, "closing the view")
         # RocksDB stays open while any object of it is alive.
         self.handles.clear()
-        del act, self.items, self.recency, self.namespaces, self.history, self.vectors, self.default
+        del act
+        for name in (*FAMILIES, "default"):
+            vars(self).pop(name, None)
         if failure is not None:
             raise failure
 

@@ -19,14 +19,13 @@ from rocksdict import WriteBatch
 from eventstore.codec import decode
 from eventstore.errors import (
     EventStoreError,
-    InvalidInput,
     LogMismatch,
     UndecodableEvent,
     ViewBehind,
     ViewDamaged,
 )
-from eventstore.events import Event, Kind
-from eventstore.keys import ancestors, decode_item, namespace_end
+from eventstore.events import Kind
+from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome
@@ -56,7 +55,10 @@ class Projector:
         self._log = source
         self._view = view
         self._applying = threading.RLock()
-        self._advanced = threading.Condition()
+        # The lock is taken by itself, never through the condition, whose __enter__ is Python code
+        # that Ctrl-C can end with the lock taken.
+        self._advancing = threading.Lock()
+        self._advanced = threading.Condition(self._advancing)
         self._writers: dict[bytes, WriterState] = {}
         self._own: dict[tuple[int, int], Outcome] = {}
         self._items = Items(view.db)
@@ -179,7 +181,7 @@ class Projector:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            with self._advanced:
+            with self._advancing:
                 self._advanced.wait(min(left, 0.01))
         return True
 
@@ -212,7 +214,7 @@ class Projector:
         for chunk in chunks:
             fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
             try:
-                events = [_decoded(record) for record in fresh]
+                events = [decode(record) for record in fresh]
             except UndecodableEvent as error:
                 failure = error
                 break
@@ -236,13 +238,14 @@ class Projector:
             upto = [max(reached, offset) for reached, offset in zip(upto, chunk.position, strict=True)]
         position = Position(*upto)
         if position != self.position:
-            # Ours are kept before they are visible: whoever waits for them asks right after.
-            self._own.update(
-                ((record.partition, record.offset), outcomes[record.partition, record.offset])
-                for chunk in chunks
-                for record in chunk.records
-                if record.session == self._log.session and (record.partition, record.offset) in outcomes
-            )
+            if outcomes:
+                # Ours are kept before they are visible: whoever waits for them asks right after.
+                self._own.update(
+                    ((record.partition, record.offset), outcomes[record.partition, record.offset])
+                    for chunk in chunks
+                    for record in chunk.records
+                    if record.session == self._log.session and (record.partition, record.offset) in outcomes
+                )
             self._finish(batch, position, writers, changed)
         if failure is not None:
             self.stopped = failure
@@ -284,7 +287,7 @@ class Projector:
         if len(self._writers) > 10_000:
             self._writers.clear()
         self.position = upto
-        with self._advanced:
+        with self._advancing:
             self._advanced.notify_all()
 
     def _writer(self, session: bytes) -> WriterState | None:
@@ -294,16 +297,6 @@ class Projector:
             if data is not None:
                 known = self._writers[session] = WriterState(*_WRITER.unpack(data))
         return known
-
-
-def _decoded(record: StoredRecord) -> Event:
-    """The event of a record, its key checked: nothing may go wrong once rows are being made of it."""
-    event = decode(record)
-    try:
-        decode_item(event.key)
-    except InvalidInput as error:
-        raise UndecodableEvent(f"partition {record.partition}, offset {record.offset}: {error}") from error
-    return event
 
 
 def after(position: Position, records: Sequence[StoredRecord]) -> Position:
@@ -337,6 +330,8 @@ class Follower:
         self._step = step
         self._interval = interval
         self._stop = threading.Event()
+        self.failure: EventStoreError | None = None
+        """What the last look failed with, if it did."""
         self._thread = threading.Thread(target=self._run, name="eventstore-follower", daemon=True)
         self._thread.start()
 
@@ -349,6 +344,8 @@ class Follower:
         while not self._stop.wait(self._interval):
             try:
                 self._step()
-            except EventStoreError:
+                self.failure = None
+            except EventStoreError as error:
+                self.failure = error
                 # The same error meets every read that asks for the latest state, and every write.
                 self._stop.wait(1.0)

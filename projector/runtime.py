@@ -1,14 +1,14 @@
 """Puts log, projector and view together for one connection string.
 
 Faces opened on the same place in one process share one runtime; the last one to leave closes
-it. Here a rebuilt view takes the place of the one in use, and a forked child finds its parent's runtime unusable instead of harming it.
+it. Here a rebuilt view takes the place of the one in use, and a forked child finds its parent's
+runtime unusable instead of harming it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import logging
 import os
 import shutil
@@ -16,36 +16,39 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from eventstore import EventStore
-from eventstore.commit import Committer
 from eventstore.config import StoreConfig
 from eventstore.connection import FolderPlace, parse
 from eventstore.errors import (
     EventStoreError,
+    InvalidConfig,
     InvalidType,
-    LogError,
-    StoreClosed,
-    StoreForked,
+    LogDamaged,
+    LogMismatch,
     ViewBehind,
+    ViewDamaged,
     ViewError,
 )
-from eventstore.log.base import Batch, Log, Record, StoredRecord
+from eventstore.log.base import Batch, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Metric, View, Written
 from projector import directories
+from projector.attached import AttachedRuntime
 from projector.beside import NewView
 from projector.lease import Lease
 from projector.opening import open_view
-from projector.places import name_of, open_embedded, open_log, views_of
-from projector.runner import Follower, after
+from projector.places import name_of, open_embedded, open_log, require, views_of
+from projector.runner import Follower, Progress, after
+from projector.shared import SharedRuntime
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.runtime")
 
+TakeLease = Callable[[Path], Lease]
 STOP_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.2
 """How long a look for new events waits; also how long closing may wait for it."""
@@ -57,12 +60,12 @@ EXCHANGE_RECORDS: Final = 1_000
 RETIRE_SECONDS: Final = 60.0
 """How long an exchanged view waits for readers that are still at work in it."""
 
-_open: weakref.WeakValueDictionary[tuple[str, str], OpenRuntime] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[tuple[str, str, bool], SharedRuntime] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
-_all: weakref.WeakSet[OpenRuntime] = weakref.WeakSet()
+_all: weakref.WeakSet[SharedRuntime] = weakref.WeakSet()
 
 
-def open_runtime(conn_string: object, views: str | Path | None, config: StoreConfig) -> OpenRuntime:
+def open_runtime(conn_string: object, views: str | Path | None, config: StoreConfig) -> SharedRuntime:
     """The runtime of a connection string, shared if this process has it open.
 
     Raises ``InvalidConfig`` for a place that cannot be used, ``LogDamaged`` and ``LogMismatch``
@@ -70,14 +73,21 @@ def open_runtime(conn_string: object, views: str | Path | None, config: StoreCon
     """
     place = parse(conn_string, config.kafka)
     if isinstance(place, FolderPlace) and place.directory is None:
+        if config.attach:
+            raise InvalidConfig("a temporary store has no projector to attach to; give a folder or a topic")
         temporary = Path(tempfile.mkdtemp(prefix="eventstore-"))
         return OpenRuntime(open_embedded(temporary, config), temporary / "views", config, temporary)
     views_at = views_of(place, views)
-    key = (name_of(place), os.path.realpath(views_at))
+    key = (name_of(place), os.path.realpath(views_at), config.attach)
     with _opening:
         runtime = _open.get(key)
         if runtime is None or not runtime.retain():
-            runtime = OpenRuntime(open_log(place, config), views_at, config)
+            if config.attach:
+                require(place)
+                runtime = AttachedRuntime(open_log(place, config), views_at, config)
+                _all.add(runtime)
+            else:
+                runtime = OpenRuntime(open_log(place, config), views_at, config)
             _open[key] = runtime
         return runtime
 
@@ -90,39 +100,44 @@ def runtime_of(store: EventStore) -> OpenRuntime:
     return found
 
 
-class OpenRuntime:
+class OpenRuntime(SharedRuntime):
     """A :class:`eventstore.views.Runtime`: one log and this process's view of it."""
 
-    def __init__(self, source: Log, views: Path, config: StoreConfig, temporary: Path | None = None) -> None:
-        """Takes over the log; ``temporary`` is a folder that is removed at the end."""
-        self._log = source
+    def __init__(
+        self,
+        source: Log,
+        views: Path,
+        config: StoreConfig,
+        temporary: Path | None = None,
+        *,
+        lease: TakeLease = Lease.take,
+        progress: Progress | None = None,
+    ) -> None:
+        """Takes over the log; ``temporary`` is a folder that is removed at the end.
+
+        ``lease`` takes a view directory; ``progress`` is told how far the first catch-up is.
+        """
+        super().__init__(source)
         self._config = config
         self._temporary = temporary
-        self._uses = 1
-        self._closed = False
-        self._forked = False
-        self._lock = threading.Lock()
         self._index: tuple[int, Metric, str, bool] | None = None
         try:
-            self._lease = Lease.take(views)
+            self._lease = lease(views)
             try:
-                self._view, self._projector = open_view(self._log, self._lease.directory, self._config)
+                self._view, self._projector = open_view(
+                    self._log, self._lease.directory, self._config, progress
+                )
             except BaseException:
                 self._lease.release()
                 raise
         except BaseException:
             self._log.close()
             raise
-        self._committer = Committer(self._append)
         self._looked = time.monotonic()
         self._follower = Follower(self._follow, config.follow_interval if source.end_is_local else 0.0)
         _all.add(self)
 
     # ------------------------------------------------------------------ what faces use
-
-    @property
-    def log(self) -> Log:
-        return self._log
 
     @property
     def view(self) -> View:
@@ -135,38 +150,6 @@ class OpenRuntime:
     @property
     def stopped(self) -> EventStoreError | None:
         return self._projector.stopped
-
-    def check(self) -> None:
-        if self._closed:
-            if self._forked:
-                raise StoreForked(
-                    f"the store at {self._log.location} was opened before this process was forked, and "
-                    "cannot be used here. Start processes with multiprocessing's 'spawn' or "
-                    "'forkserver', or open stores only after the fork"
-                )
-            raise StoreClosed("the store is closed; open it again to use it")
-
-    def prepare(self, records: Sequence[Record]) -> Batch:
-        self.check()
-        if self._projector.stopped is not None:
-            raise self._projector.stopped
-        return self._log.prepare(records)
-
-    def write(self, batch: Batch) -> Written:
-        self.check()
-        return self._committer.write(batch)
-
-    async def awrite(self, batch: Batch) -> Written:
-        self.check()
-        return await self._committer.awrite(batch)
-
-    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
-        self.check()
-        return self._committer.write_all(batches)
-
-    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
-        self.check()
-        return await self._committer.awrite_all(batches)
 
     def catch_up(self) -> None:
         if self._projector.unsure:
@@ -195,6 +178,11 @@ class OpenRuntime:
             self._reopen()
             self._view.use_vectors(dims, distance, model, exact)
             self._index = (dims, distance, model, exact)
+
+    @property
+    def trouble(self) -> EventStoreError | None:
+        """Why the view does not follow the log at present, if it does not."""
+        return self._projector.stopped or self._follower.failure
 
     @property
     def directory(self) -> Path:
@@ -239,30 +227,12 @@ class OpenRuntime:
         directories.remove_unused(self._lease.directory)
         log.info("the view in %s was exchanged for a rebuilt one", self._lease.directory)
 
-    def retain(self) -> bool:
-        """One more use, unless the runtime is closing."""
-        with self._lock:
-            if self._uses == 0 or self._closed:
-                return False
-            self._uses += 1
-            return True
+    def forked(self) -> None:
+        super().forked()
+        # The lease must end with the parent, not with this child.
+        self._lease.release()
 
-    def release(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._uses -= 1
-            if self._uses:
-                return
-        self.close()
-
-    def close(self) -> None:
-        """Write what is queued, save the views, release everything. Idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._committer.close()
+    def _end(self) -> None:
         self._follower.stop(STOP_SECONDS)
         try:
             self._view.close()
@@ -272,15 +242,8 @@ class OpenRuntime:
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def forked(self) -> None:
-        """Called in a forked child: its copies of locks, files and threads are not to be touched."""
-        self._forked = self._closed = True
-        # Freeing RocksDB's objects here would wait for threads that exist only in the parent,
-        # and write to files the parent has open. They are kept alive for good.
-        for owned in (self._view, self._view.db, self._projector, self._log):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
-        # The lease must end with the parent, not with this child.
-        self._lease.release()
+    def _owned(self) -> tuple[object, ...]:
+        return self._view, self._view.db, self._projector
 
     # ------------------------------------------------------------------ writing
 
@@ -297,7 +260,7 @@ class OpenRuntime:
                 failure.append(error)
 
         appended = self._log.append(batches, show)
-        written = [records for records in appended if not isinstance(records, LogError)]
+        written = [records for records in appended if isinstance(records, list)]
         if written and not failure and not self._log.end_is_local:
             try:
                 self._show_own(written)
@@ -306,9 +269,9 @@ class OpenRuntime:
         if failure:
             failed = ViewBehind(f"the write is in the log, but the view does not show it: {failure[0]}")
             failed.__cause__ = failure[0]
-            return [records if isinstance(records, LogError) else failed for records in appended]
+            return [failed if isinstance(records, list) else records for records in appended]
         return [
-            records if isinstance(records, LogError) else Written(records, self._projector.outcomes(records))
+            Written(records, self._projector.outcomes(records)) if isinstance(records, list) else records
             for records in appended
         ]
 
@@ -354,7 +317,15 @@ class OpenRuntime:
         if self._projector.stopped is not None:
             time.sleep(POLL_SECONDS)
             return
-        chunks = self._log.poll(self._projector.position, POLL_SECONDS)
+        start = self._projector.position
+        try:
+            chunks = self._log.poll(start, POLL_SECONDS)
+        except (InvalidConfig, LogDamaged, LogMismatch) as error:
+            if self._projector.position != start:
+                return  # what could not be read was applied by its writer meanwhile
+            self._projector.stopped = error
+            log.error("the log is no longer followed; reads go on from what is there: %s", error)
+            raise
         if chunks:
             self._projector.apply_chunks(chunks)
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rocksdict import DbClosedError, WriteBatch
+from rocksdict import DbClosedError, Rdict, Snapshot, WriteBatch
 
 from eventstore.embedding import check_same_model, differs
 from eventstore.errors import (
@@ -29,7 +29,17 @@ from eventstore.errors import (
     ViewError,
 )
 from eventstore.log.position import Position
-from eventstore.views import HistoryRow, Metric, NamespaceCount, Ranking, Row, Signature, Vector, Wanted
+from eventstore.views import (
+    HistoryRow,
+    Metric,
+    NamespaceCount,
+    Occurrence,
+    Ranking,
+    Row,
+    Signature,
+    Vector,
+    Wanted,
+)
 from projector.past import PastMoment
 from projector.projections import history, items, namespaces, recency, vectors
 from projector.rocks import Database, get, let_go, translate
@@ -53,11 +63,11 @@ class Moment:
 
     def __init__(self, view: MaterializedView) -> None:
         db = view.db
-        self._items = db.items.snapshot()
-        self._recency = db.recency.snapshot()
-        self._namespaces = db.namespaces.snapshot()
-        self._default = db.default.snapshot()
-        self._history = db.history.snapshot()
+        self._items: Rdict | Snapshot = db.items.snapshot()
+        self._recency: Rdict | Snapshot = db.recency.snapshot()
+        self._namespaces: Rdict | Snapshot = db.namespaces.snapshot()
+        self._default: Rdict | Snapshot = db.default.snapshot()
+        self._history: Rdict | Snapshot = db.history.snapshot()
         self._vector_rows = db.vectors
         self._vectors = None if view.index is None else view.index.state()
 
@@ -68,7 +78,7 @@ class Moment:
             if str(error) == _MISSING:
                 return None
             raise translate(error, "reading a memory") from error
-        return items.row(key, data)
+        return None if data is None else items.row(key, data)
 
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         return recency.newest(self._recency, prefix)
@@ -105,7 +115,7 @@ class Moment:
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
         return history.read(self._history, key, before)
 
-    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
+    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
         return history.events(self._history, prefix, wanted)
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
@@ -124,7 +134,9 @@ class MaterializedView:
         self._log_id = log_id
         self._reading = 0
         self._idle = threading.Condition(self.lock)
+        # Entered through the lock: a condition's own __enter__ can be left by Ctrl-C with the lock taken.
         self._closed = self._anew = False
+        self._closing = threading.Lock()
         self._successor: MaterializedView | None = None
         self.db = Database(directory / "rocksdb", cache_bytes)
         try:
@@ -183,7 +195,7 @@ class MaterializedView:
         finally:
             # Whoever still holds the moment, in an error's frames say, must not keep RocksDB open.
             vars(moment).clear()
-            with self._idle:
+            with self.lock:
                 self._reading -= 1
                 if not self._reading:
                     self._idle.notify_all()
@@ -193,18 +205,7 @@ class MaterializedView:
 
     def position(self, partitions: int) -> Position:
         """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
-        data = get(self.db.default, _POSITION)
-        if data is None:
-            return Position.start(partitions)
-        found = Position.of(data.decode())
-        if len(found) != partitions:
-            raise LogMismatch(
-                f"the view in {self.directory} was built from {len(found)} partitions, "
-                f"the log has {partitions}. "
-                "Memories are kept in order by partition, so their number cannot change: "
-                "make a new log with more partitions and copy the old one into it"
-            )
-        return found
+        return position_in(self.db, self.directory, partitions)
 
     # ------------------------------------------------------------------ writing
 
@@ -268,16 +269,8 @@ class MaterializedView:
         pending.clear()
 
     def _ranked(self, changed: Iterable[tuple[int, vectors.VectorRow]]) -> list[VectorChange]:
-        """Vectors that another model made cannot be compared: their memories are not ranked."""
         dims, _, model = self._ranks
-        return [
-            VectorChange(
-                sequence,
-                row.key,
-                row.vectors if row.vectors.shape[1] == dims and not differs(row.model, model) else None,
-            )
-            for sequence, row in changed
-        ]
+        return ranked(changed, dims, model)
 
     def _refuse_other(self, dims: int, model: str) -> None:
         on_record = self._signature
@@ -308,24 +301,26 @@ class MaterializedView:
 
         ``anew`` says that another view is about to take its place.
         """
-        with self._idle:
-            if self._closed:
-                return
-            self._closed, self._anew = True, anew
-            self._idle.wait_for(lambda: not self._reading, timeout)
-            index, self.index = self.index, None
-        if index is not None:
-            if self._successor is None and index.stats().delta_rows >= SAVED_ROWS:
-                # Fewer are fed again at the next open in less time than a file of them takes.
-                with contextlib.suppress(ViewError):
-                    index.checkpoint()
-            index.close()
-        try:
-            self.db.close()
-        except ViewError as error:
-            if isinstance(error, ViewDamaged):
-                self.mark_damaged()
-            log.warning("the view in %s was not saved whole: %s", self.directory, error)
+        # Every step may be repeated: an interrupt in one of them must not leave RocksDB open for good.
+        with self._closing:
+            with self.lock:
+                if not self._closed:
+                    self._closed, self._anew = True, anew
+                self._idle.wait_for(lambda: not self._reading, timeout)
+                index = self.index
+            if index is not None:
+                if self._successor is None and index.stats().delta_rows >= SAVED_ROWS:
+                    # Fewer are fed again at the next open in less time than a file of them takes.
+                    with contextlib.suppress(ViewError, StoreClosed):
+                        index.checkpoint()
+                index.close()
+                self.index = None
+            try:
+                self.db.close()
+            except ViewError as error:
+                if isinstance(error, ViewDamaged):
+                    self.mark_damaged()
+                log.warning("the view in %s was not saved whole: %s", self.directory, error)
 
     def _refusal(self) -> EventStoreError:
         if self._anew:
@@ -334,18 +329,54 @@ class MaterializedView:
 
     def _check(self, log_id: str) -> Signature | None:
         meta = self.db.default
-        form, owner = get(meta, b"m:format"), get(meta, b"m:log")
-        if form is None:
+        if not check_made_from(self.db, self.directory, log_id):
             meta.put(b"m:format", FORMAT)
             meta.put(b"m:log", log_id.encode())
-        elif form != FORMAT:
-            raise ViewDamaged(
-                f"the view in {self.directory} has format {form!r}, this release reads {FORMAT!r}"
-            )
-        elif owner != log_id.encode():
-            raise LogMismatch(
-                f"the view in {self.directory} was built from log {owner!r}, but found log {log_id!r}. "
-                f"If the new log is the right one, remove {self.directory} and the view is rebuilt from it"
-            )
         made = get(meta, b"m:signature")
         return None if made is None else Signature(*json.loads(made))
+
+
+def check_made_from(db: Database, directory: Path, log_id: str) -> bool:
+    """Whether a database is a view at all yet.
+
+    Raises ``ViewDamaged`` for one of another release, ``LogMismatch`` for one of another log.
+    """
+    form, owner = get(db.default, b"m:format"), get(db.default, b"m:log")
+    if form is None:
+        return False
+    if form != FORMAT:
+        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
+    if owner != log_id.encode():
+        raise LogMismatch(
+            f"the view in {directory} was built from log {owner!r}, but found log {log_id!r}. "
+            f"If the new log is the right one, remove {directory} and the view is rebuilt from it"
+        )
+    return True
+
+
+def position_in(db: Database, directory: Path, partitions: int) -> Position:
+    """Where a view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
+    data = get(db.default, _POSITION)
+    if data is None:
+        return Position.start(partitions)
+    found = Position.of(data.decode())
+    if len(found) != partitions:
+        raise LogMismatch(
+            f"the view in {directory} was built from {len(found)} partitions, "
+            f"the log has {partitions}. "
+            "Memories are kept in order by partition, so their number cannot change: "
+            "make a new log with more partitions and copy the old one into it"
+        )
+    return found
+
+
+def ranked(changed: Iterable[tuple[int, vectors.VectorRow]], dims: int, model: str) -> list[VectorChange]:
+    """Vectors that another model made cannot be compared: their memories are not ranked."""
+    return [
+        VectorChange(
+            sequence,
+            row.key,
+            row.vectors if row.vectors.shape[1] == dims and not differs(row.model, model) else None,
+        )
+        for sequence, row in changed
+    ]

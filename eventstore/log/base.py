@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from eventstore.errors import LogError
+from eventstore.errors import EventStoreError
 from eventstore.log.position import Position
 
 
@@ -102,7 +102,7 @@ class Log(Protocol):
 
     def append(
         self, batches: Sequence[Batch], on_durable: OnDurable | None = None
-    ) -> Sequence[list[StoredRecord] | LogError]:
+    ) -> Sequence[list[StoredRecord] | EventStoreError]:
         """Append batches in order and return them, stamped, once they are durable.
 
         Where a log acknowledges batches one by one, an error stands in the place of a failed one.

@@ -16,6 +16,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 from zlib import crc32
 
 from eventstore.errors import InvalidConfig, InvalidInput, OutcomeUnknown, StoreClosed, StoreForked
@@ -37,6 +38,9 @@ _LARGEST_BATCH = 1024 * _MIB
 class EmbeddedLog:
     """A log in a folder of its own. Safe for several threads; several processes may open it."""
 
+    _disposable: ClassVar[bool] = False
+    """Whether appends are not synced and old segments may go; see :mod:`eventstore.log.disposable`."""
+
     def __init__(self, directory: Path, lock: FileLock, segment_bytes: int, max_batch_bytes: int) -> None:
         """Use :meth:`open`."""
         self._directory = directory
@@ -50,7 +54,7 @@ class EmbeddedLog:
         self._in_doubt = True
         """Whether an append went wrong half-way, so that the end must be looked for."""
         with self._file_lock, contextlib.ExitStack() as undo:
-            self._segments = Segments(directory)
+            self._segments = Segments(directory, trimmed=self._disposable)
             self._segments.refresh()
             if not self._segments.bases:
                 self._segments.create(0, uuid.uuid4().bytes, 0, min(FIRST_BYTES, segment_bytes))
@@ -235,11 +239,12 @@ class EmbeddedLog:
         _, durable, appended_us = tail.end
         offset, sequence, now = durable, self._sequence, time.time_ns() // 1000
         appended_us = max(now, appended_us)
+        synced = tail.base if self._disposable else durable
         stamps: list[frames.Stamp] = []
         buffers: list[bytes] = []
         size = 0
         for batch in batches:
-            stamp = frames.Stamp(offset, durable, appended_us, now, sequence, self._session)
+            stamp = frames.Stamp(offset, synced, appended_us, now, sequence, self._session)
             stamps.append(stamp)
             if batch.body:
                 buffers += (frames.header(batch, stamp, self._salt), batch.body)
@@ -268,6 +273,8 @@ class EmbeddedLog:
             with contextlib.suppress(OSError):
                 tail.clear(size)
             raise
+        if self._disposable:
+            return
         try:
             sync_data(fd)
         except OSError as error:
@@ -278,6 +285,9 @@ class EmbeddedLog:
 
     def _roll(self, tail: Tail) -> Tail:
         self._in_doubt = True
+        if self._disposable:
+            # Only the last segment may lose something to a power cut.
+            sync_data(tail.file.fileno())
         self._mark.announce(tail.end.offset)
         first = min(FIRST_BYTES, self._segment_bytes)
         self._segments.create(tail.end.offset, self._segments.log_id, tail.end.appended_us, first)
@@ -299,7 +309,8 @@ class EmbeddedLog:
             self._tail = tail
             older.close()
             found = tail.advance(mark.end, self._session)
-        was_cut = (in_doubt or not tail.is_clear()) and tail.cut(mark.end)
+        promised = min(mark.end, tail.base) if self._disposable else mark.end
+        was_cut = (in_doubt or not tail.is_clear()) and tail.cut(promised)
         offset = tail.end.offset
         if offset > mark.end:
             tail.adopt(found.unsynced if rewrite else tail.end.position)
@@ -336,12 +347,15 @@ class EmbeddedLog:
                 finally:
                     os.close(fd)
             except FileNotFoundError as error:
+                segments.refresh()
+                if segments.begins_after(due):
+                    continue
                 raise damaged(str(path), position, due) from error
             except OSError as error:
                 raise unavailable(error, f"could not read {path}", "") from error
             if start < end:
                 segments.refresh()
-                if due == base or segments.holding(due) != due:
+                if (due == base or segments.holding(due) != due) and not segments.begins_after(due):
                     raise damaged(str(path), position, due)
             else:
                 segments.note(base, due, position)

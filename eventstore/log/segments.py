@@ -105,9 +105,10 @@ class Segments:
     Safe to use from several threads.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Knows of no segment until :meth:`refresh`."""
+    def __init__(self, directory: Path, *, trimmed: bool = False) -> None:
+        """Knows of no segment until :meth:`refresh`; ``trimmed``: the oldest ones may be removed."""
         self.directory = directory
+        self._trimmed = trimmed
         self.bases: list[int] = []
         self.log_id = b""
         self._lock = threading.Lock()
@@ -122,14 +123,17 @@ class Segments:
         """Take in segments made since. Raises ``LogDamaged`` when they do not form one chain."""
         with self._lock:
             found = sorted(int(name[:20]) for name in os.listdir(self.directory) if _NAME.fullmatch(name))
-            gone = [base for base in self.bases if base not in found]
+            bases = list(self.bases)
+            if self._trimmed and found:
+                bases = [base for base in bases if base >= found[0]]
+                self._index = {base: marks for base, marks in self._index.items() if base >= found[0]}
+            gone = [base for base in bases if base not in found]
             if gone:
                 raise self._missing(gone[0])
-            bases = list(self.bases)
             for base in found[len(bases) :]:
                 header = self.header(base)
                 before = bases[-1] if bases else None
-                if header.previous != before:
+                if header.previous != before and not (self._trimmed and before is None):
                     raise self._missing(base if header.previous is None else header.previous)
                 self.log_id = header.log_id
                 bases.append(base)
@@ -167,6 +171,30 @@ class Segments:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise
+
+    def trim(self, before_us: int, most_bytes: int) -> int:
+        """Remove the oldest segments; how many. Only under the append lock. Raises ``OSError``.
+
+        Those go whose records were all appended before a time (µs since the epoch), and those
+        that the segments take more than ``most_bytes`` with. The last one stays.
+        """
+        self.refresh()
+        bases = self.bases
+        sizes = [self.path(base).stat().st_size for base in bases]
+        total, removed = sum(sizes), 0
+        for base, following, size in zip(bases, bases[1:], sizes, strict=False):
+            if total <= most_bytes and self.header(following).appended_us >= before_us:
+                break
+            self.path(base).unlink(missing_ok=True)
+            total -= size
+            removed += 1
+        if removed:
+            self.refresh()
+        return removed
+
+    def begins_after(self, offset: int) -> bool:
+        """Whether a record is gone with the segments that were removed."""
+        return self._trimmed and self.bases[0] > offset
 
     def holding(self, offset: int) -> int:
         """Base of the segment that holds ``offset``, or will."""

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from eventstore.errors import EventStoreError
-from projector.cli import demo, items, log, past
+from projector.cli import demo, items, log, past, transfer
 from projector.cli.output import complain
 
 app = typer.Typer(
@@ -30,6 +30,9 @@ app.command("restore")(past.restore)
 app.command("revert")(past.revert)
 app.command("status")(log.status)
 app.command("log")(log.show)
+app.command("export")(transfer.write_out)
+app.command("import")(transfer.read_in)
+app.command("migrate")(transfer.copy_from)
 app.command("demo")(demo.run)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from rocksdict import ColumnFamily, Rdict, RdictIter, Snapshot, WriteBatch
@@ -19,9 +20,9 @@ from eventstore.errors import ViewDamaged
 from eventstore.events import VALUED, Kind
 from eventstore.keys import escape, unescape
 from eventstore.log.position import Position
-from eventstore.views import HistoryRow, Wanted
+from eventstore.views import HistoryRow, Occurrence, Wanted
 from projector.projections.base import Change
-from projector.rocks import check, scan
+from projector.rocks import check, get, scan
 
 FORMAT: Final = 1
 _OFFSET: Final = struct.Struct(">Q")
@@ -66,14 +67,20 @@ def read(source: Rdict | Snapshot, key: bytes, before: int | None) -> Iterator[H
         yield _row(data)
 
 
-def events(source: Rdict | Snapshot, prefix: bytes, wanted: Wanted) -> Iterator[tuple[bytes, HistoryRow]]:
-    """Keys and rows under an encoded prefix, by key, each memory's newest first."""
+def at(source: Rdict, key: bytes, offset: int) -> HistoryRow | None:
+    """The row of the event of a memory at an offset; ``None`` when the event left none."""
+    data = get(source, _prefix(key) + _OFFSET.pack(_COMPLEMENT - offset))
+    return None if data is None else _row(data)
+
+
+def events(source: Rdict | Snapshot, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
+    """Events under an encoded prefix, by key, each memory's newest first."""
     since, until, needles = wanted
     for stored, data in scan(source, escape(prefix)):
-        if not since <= _fields(data)[9] <= until:
-            continue
-        if all(needle in data for needle in needles):
-            yield unescape(stored[: -_OFFSET.size - 1]), _row(data)
+        _, outcome, _, _, _, _, _, partition, offset, appended_us, _ = _fields(data)
+        if since <= appended_us <= until and all(needle in data for needle in needles):
+            key = unescape(stored[: -_OFFSET.size - 1])
+            yield Occurrence(appended_us, partition, offset, outcome.decode(), key, partial(_row, data))
 
 
 class Stored(NamedTuple):

@@ -72,23 +72,27 @@ class Namespaces:
         self._db = db
         self._committed: dict[bytes, tuple[int, int]] = {}
         self._pending: dict[bytes, tuple[int, int]] = {}
+        self._steps: dict[tuple[bytes, ...], int] = {}
+        """By namespace, as its prefixes: how many memories this batch adds to it, less those it removes."""
 
     def begin(self) -> None:
         """Start a batch; what the last one left unwritten is forgotten."""
         self._pending.clear()
+        self._steps.clear()
 
     def add(self, change: Change) -> None:
         """Count one applied change."""
         step = change.after.live - change.before.live
-        if step == 0:
-            return
-        pending, namespace = self._pending, change.prefixes[-1]
-        for prefix in change.prefixes:
-            direct, subtree = pending.get(prefix) or self._counts(prefix)
-            pending[prefix] = (direct + step if prefix == namespace else direct, subtree + step)
+        if step:
+            self._steps[change.prefixes] = self._steps.get(change.prefixes, 0) + step
 
     def write(self, batch: WriteBatch, namespaces: ColumnFamily) -> None:
         """Rows of all that was counted in this batch."""
+        pending = self._pending
+        for prefixes, step in self._steps.items():
+            for prefix in prefixes:
+                direct, subtree = pending.get(prefix) or self._counts(prefix)
+                pending[prefix] = (direct + step if prefix == prefixes[-1] else direct, subtree + step)
         for prefix, counts in self._pending.items():
             if counts[1] > 0:
                 batch.put(prefix, _COUNTS.pack(*counts), namespaces)

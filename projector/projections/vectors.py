@@ -83,9 +83,9 @@ def read_some(source: Rdict, sequences: Sequence[int]) -> Iterator[VectorRow]:
             yield _row(data)
 
 
-def memory(data: bytes) -> bytes:
-    """The item key of a row, given as it is kept."""
-    return _row(data).key
+def row(key: bytes, data: bytes) -> tuple[int, VectorRow]:
+    """Sequence and row, given as they are kept."""
+    return _SEQUENCE.unpack(key)[0], _row(data)
 
 
 def key_of(sequence: int) -> bytes:
@@ -93,19 +93,15 @@ def key_of(sequence: int) -> bytes:
     return _SEQUENCE.pack(sequence)
 
 
-class Stored(NamedTuple):
-    """A row as it stands in the view."""
-
-    partition: int
-    offset: int
-    fact: bytes
-    """All that does not depend on where the event stands in a log."""
+def place(data: bytes) -> tuple[int, int]:
+    """Partition and offset of the event a row is about; anything for bytes that are no row."""
+    partition, offset = _HEADER.unpack_from(data.ljust(_HEADER.size, b"\x00"))[:2]
+    return partition, offset
 
 
-def stored(data: bytes) -> Stored:
-    """The parts of a row, given as it is kept."""
-    partition, offset = _HEADER.unpack_from(data)[:2]
-    return Stored(partition, offset, data[_PLACE_BYTES:])
+def fact(data: bytes) -> bytes:
+    """What of a row does not depend on where its event stands in a log."""
+    return data[_PLACE_BYTES:]
 
 
 def at(source: Rdict, sequence: int) -> tuple[str, Vector]:

@@ -29,30 +29,37 @@ def records_of(directory: Path) -> list[StoredRecord]:
 
 
 class ListLog:
-    """A log of one partition that holds what it was given."""
+    """A log that holds what it was given, in order of arrival."""
 
-    location, log_id, partitions, session, end_is_local = "memory", "replayed", 1, bytes(16), True
+    location, log_id, session, end_is_local = "memory", "replayed", bytes(16), True
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
         self.records: list[StoredRecord] = []
 
     def high_water_mark(self) -> Position:
-        return Position(self.records[-1].offset + 1 if self.records else 0)
+        end = Position.start(self.partitions)
+        for record in self.records:
+            end = end.advanced(record.partition, record.offset + 1)
+        return end
 
     def ahead_of(self, position: Position) -> bool:
         return not position.covers(self.high_water_mark())
 
     def chunks(self, start: Position) -> Iterator[Chunk]:
-        for record in [each for each in self.records if each.offset >= start[0]]:
-            yield Chunk([record], Position(record.offset + 1))
+        at = start
+        for record in list(self.records):
+            if record.offset >= start[record.partition]:
+                at = at.advanced(record.partition, record.offset + 1)
+                yield Chunk([record], at)
 
 
 class ReplayRuntime:
     """As much of a runtime as reading takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="eventstore-replay-")
-        self.log = ListLog()
+        self.log = ListLog(partitions)
         self.view = MaterializedView(Path(self._folder.name), self.log.log_id, 1 << 20)
         self.projector = Projector(self.log, self.view)  # type: ignore[arg-type]
         self.stopped = None
@@ -82,8 +89,8 @@ class ReplayRuntime:
 class Replayed:
     """A store on such a view, with a clock that is told the time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.runtime = ReplayRuntime()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 1, **options: Any) -> None:
+        self.runtime = ReplayRuntime(partitions)
         self.store = EventStore(self.runtime, **options)  # type: ignore[arg-type]
         self._now_us = 0
         monkeypatch.setattr("eventstore.expiry.now_us", lambda: self._now_us)

@@ -267,6 +267,23 @@ def test_reading_the_past_refreshes_nothing(open_store: OpenStore) -> None:
     assert store.status().end == "1"
 
 
+def test_a_refresh_moves_the_expiry_of_the_past_too(open_store: OpenStore) -> None:
+    store = open_store(ttl={"omit_expired": True})
+    store.put(("a",), "k", {"n": 1}, ttl=0.01)
+    time.sleep(0.3)
+    assert store.get(("a",), "k", refresh_ttl=True) is not None
+    store._expiry.flush()
+    time.sleep(0.4)
+    assert store.get(("a",), "k", refresh_ttl=False) is not None, "beyond the expiry the put gave it"
+    store.put(("b",), "k", {})
+    assert store.status().end == "3"
+    assert store.as_of(3).get(("a",), "k") is not None and len(store.as_of(3).search(("a",))) == 1
+    assert store.as_of(3).list_namespaces() == [("a",), ("b",)]
+    time.sleep(0.5)
+    assert store.as_of(datetime.now(UTC)).get(("a",), "k") is None
+    assert store.as_of(datetime.now(UTC)).list_namespaces() == [("b",)]
+
+
 def test_the_past_of_a_coroutine(open_store: OpenStore) -> None:
     store = open_store(index=index_of(TinyEmbedder()))
     store.put(("a",), "k", {"t": "tea"})

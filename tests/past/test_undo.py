@@ -61,8 +61,8 @@ def test_a_restore_brings_value_and_vectors_without_a_model(open_store: OpenStor
 
 def test_a_restored_memory_lives_its_ttl_again(open_store: OpenStore) -> None:
     store = open_store(ttl={"omit_expired": True})
-    store.put(ME, "k", {"n": 1}, ttl=0.001)
-    time.sleep(0.08)
+    store.put(ME, "k", {"n": 1}, ttl=0.01)
+    time.sleep(0.62)
     assert value(store, "k") is None
     store.restore(ME, "k", 1)
     assert value(store, "k") == {"n": 1}

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from eventstore.errors import InvalidInput
 from eventstore.keys import (
     after,
+    ancestors,
     decode_item,
     decode_namespace,
     encode_item,
     encode_namespace,
     escape,
     namespace_end,
-    prefixes,
     unescape,
 )
 
@@ -85,7 +85,8 @@ def test_the_layout_is_fixed() -> None:
 
 @given(NAMESPACES)
 def test_prefixes_are_the_encoded_ancestors(namespace: tuple[str, ...]) -> None:
-    assert prefixes(namespace) == [encode_namespace(namespace[:n]) for n in range(len(namespace) + 1)]
+    found = ancestors(encode_namespace(namespace))
+    assert found == tuple(encode_namespace(namespace[:n]) for n in range(len(namespace) + 1))
 
 
 @given(BYTES, BYTES)

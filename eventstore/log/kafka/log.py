@@ -1,59 +1,57 @@
 """The log on a Kafka topic: the same promises as the embedded one, kept by a cluster.
 
 Offsets are Kafka's own, one record per event, partitions by the first label of a namespace.
-The topic is made, and verified, by :mod:`eventstore.log.kafka.topic`.
+What becomes of a topic behind our back is noticed by :class:`eventstore.log.kafka.topic.Watch`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import logging
 import threading
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from typing import Final
 
 from eventstore.connection import KafkaPlace, where
-from eventstore.errors import LimitExceeded, LogError, LogMismatch, StoreClosed
+from eventstore.errors import EventStoreError, LogMismatch, StoreClosed
 from eventstore.log.base import Chunk, OnDurable, Record, StoredRecord
-from eventstore.log.kafka import stamps
-from eventstore.log.kafka.client import common, unreachable
-from eventstore.log.kafka.reader import Reader, offsets, read_to
-from eventstore.log.kafka.stamps import Outgoing
-from eventstore.log.kafka.topic import ensure_topic
-from eventstore.log.kafka.writer import Ack, Writer
+from eventstore.log.kafka.appender import Appender, KafkaBatch
+from eventstore.log.kafka.client import warn_of_slow_checksums
+from eventstore.log.kafka.questions import Questions
+from eventstore.log.kafka.reader import Reader, gap
+from eventstore.log.kafka.topic import KEPT_A_DAY, KEPT_FOREVER, Kept, Watch, ensure_topic
 from eventstore.log.position import Position
 
-BATCH_RECORDS = 16_384
-"""Records in an atomic batch, at the most."""
+log = logging.getLogger("eventstore.log.kafka")
 
-
-class KafkaBatch(NamedTuple):
-    """Records that are appended all together or not at all."""
-
-    records: Sequence[Record]
+BUSY_SECONDS: Final = 0.2
+"""So long after an append the follower leaves it the processor: appends are shown without it."""
+BREATH_SECONDS: Final = 0.05
 
 
 class KafkaLog:
     """A log on a topic. Safe for several threads; any number of processes may open it."""
 
-    def __init__(self, place: KafkaPlace) -> None:
+    def __init__(self, place: KafkaPlace, kept: Kept = KEPT_FOREVER) -> None:
         """Raises ``LogUnavailable`` and ``InvalidConfig``."""
         self._place = place
-        self._topic = ensure_topic(place)
+        self._kept = kept
         self._session = uuid.uuid4().bytes
-        self._sequences: defaultdict[int, int] = defaultdict(int)
-        self._appending = threading.Lock()
-        self._asking = threading.Lock()
+        self._wanted = threading.Event()
         self._closed = False
-        self._writer = Writer(place, self._session, self._topic.max_record_bytes)
         self._reader: Reader | None = None
-        self._consumer: KafkaConsumer | None = None
+        self._breathed = False
+        warn_of_slow_checksums()
+        self._questions = Questions(place)
+        try:
+            self._topic = ensure_topic(place, self._questions, kept)
+            self._watch = Watch(place, self._questions, self._topic)
+            self._appender = Appender(place, self._session, self._questions, self._topic, self._watch)
+        except BaseException:
+            self._questions.close()
+            raise
+        self._watch.start()
 
     @property
     def location(self) -> str:
@@ -82,168 +80,116 @@ class KafkaLog:
 
     def prepare(self, records: Sequence[Record]) -> KafkaBatch:
         """Check sizes. Raises ``LimitExceeded`` naming both, for a record the topic does not take."""
-        limit = self._topic.max_record_bytes
-        for record in records:
-            size = stamps.size_of(record)
-            if size > limit:
-                raise LimitExceeded(
-                    f"the event takes up to {size} bytes on the topic; {where(self._place)} takes {limit} "
-                    "(max.message.bytes). Split the value, or raise the topic's limit"
-                )
-        if len(records) > BATCH_RECORDS:
-            raise LimitExceeded(
-                f"a batch of {len(records)} records; at most {BATCH_RECORDS} are written atomically"
-            )
-        return KafkaBatch(records)
+        return self._appender.prepare(records)
 
     def append(
         self, batches: Sequence[KafkaBatch], on_durable: OnDurable | None = None
-    ) -> list[list[StoredRecord] | LogError]:
-        """Append batches; each has its own result, ``OutcomeUnknown`` among them.
+    ) -> list[list[StoredRecord] | EventStoreError]:
+        """Append batches; each has its own result, ``OutcomeUnknown`` and ``LimitExceeded`` among them.
 
-        Raises ``LogUnavailable`` when nothing was appended. ``on_durable`` has no use here: other
-        readers may see a record before its writer is told.
+        Raises ``LogUnavailable`` when nothing was appended, ``LogMismatch`` once the topic is not the
+        one that was opened. ``on_durable`` has no use here: other readers may see a record before
+        its writer is told.
         """
-        with self._appending:
-            self._check()
-            now = time.time_ns() // 1000
-            plain = all(len(batch.records) == 1 for batch in batches)
-            outgoing = [self._stamp(batch, now, atomic=len(batch.records) > 1) for batch in batches]
-            flat = [out for each in outgoing for out in each]
-            acks = self._writer.send(flat) if plain else self._writer.send_atomically(flat)
-            return self._results(outgoing, list(acks))
+        self._check()
+        return self._appender.append(batches)
 
     def high_water_mark(self) -> Position:
-        """The end of what is committed; asks the broker. Raises ``LogUnavailable``."""
-        return self._offsets(ends=True)
+        """The end of what is committed; asks the broker. Raises ``LogUnavailable``, ``LogMismatch``."""
+        self._check()
+        return self._questions.ends(self.partitions)
 
     def ahead_of(self, position: Position) -> bool:
-        """Not known here: :meth:`poll` brings what there is."""
+        """Not known here: :meth:`poll` brings what there is. Who asks is waiting, so it makes haste."""
+        self._wanted.set()
         return False
 
     def chunks(self, start: Position) -> Iterator[Chunk]:
         """Records from ``start`` to the present high-water mark, through a connection of its own."""
-        self._check()
         end = self.high_water_mark()
         if start.covers(end):
             return
-        self._refuse_gap(start)
-        reader = Reader(self._place, self.partitions, start)
+        reader = self.reader(start)
         try:
-            yield from read_to(reader, end, self._place.options.connect_timeout)
+            yield from reader.read_to(end, self._place.options.connect_timeout)
         finally:
             reader.close()
 
     def poll(self, start: Position, seconds: float) -> list[Chunk]:
         """What came after ``start``, waiting up to ``seconds``; for the one thread that follows the log."""
         self._check()
+        busy = time.monotonic() - self._appender.appended < BUSY_SECONDS
+        self._breathed = busy and not self._breathed
+        if self._breathed and not self._wanted.wait(min(seconds, BREATH_SECONDS)):
+            # A fetch that waits at the end of the topic is answered by each of our own appends, and
+            # takes the processor from it. Between them there is time to fetch what others wrote.
+            return []
+        self._wanted.clear()
+        if self._reader is not None and not start.covers(self._reader.position):
+            # What was handed out last was not applied: it is read again.
+            self._drop_reader()
         if self._reader is None:
-            self._reader = Reader(self._place, self.partitions, start)
+            self._reader = Reader(self._place, self._questions, start)
         try:
+            self._check()
+            self._reader.skip_to(start)
             return self._reader.poll(seconds)
-        except LogError:
-            self._reader.close()
-            self._reader = None
+        except EventStoreError:
+            self._drop_reader()
             raise
 
     def reader(self, start: Position) -> Reader:
-        """Records from ``start`` on, through a connection of its own. Raises ``LogUnavailable``."""
+        """Records from ``start`` on, through a connection of its own.
+
+        Raises ``LogUnavailable``, and ``LogMismatch`` when the topic begins behind ``start``; a
+        reader that starts at zero starts where the topic does, with a warning.
+        """
         self._check()
-        self._refuse_gap(start)
-        return Reader(self._place, self.partitions, start)
+        begin = self._questions.begins(self.partitions)
+        if start.covers(begin):
+            return Reader(self._place, self._questions, start)
+        if any(start):
+            raise gap(self._place, start, begin)
+        if self._kept is KEPT_FOREVER:
+            log.warning(
+                "%s begins at %s: the %d events before are gone, and this view is built without them",
+                where(self._place),
+                begin,
+                start.behind(begin),
+            )
+        return Reader(self._place, self._questions, start, begin)
+
+    def open_cache(self) -> KafkaLog:
+        """The log of cache entries: the topic with ``.cache`` behind its name, made when missing."""
+        return KafkaLog(self._place.model_copy(update={"topic": f"{self._place.topic}.cache"}), KEPT_A_DAY)
 
     def position_at(self, time_us: int) -> Position:
         """The position after the last record appended at or before a time. Raises ``LogUnavailable``."""
         end = self.high_water_mark()
-        asked = {
-            TopicPartition(self._place.topic, number): time_us // 1000 + 1
-            for number in range(self.partitions)
-        }
-        with self._asking:
-            try:
-                found = self._client().offsets_for_times(asked)
-            except KafkaError as error:
-                raise unreachable(self._place, error) from error
-        return Position(
-            *(end[each.partition] if found.get(each) is None else found[each].offset for each in asked)
-        )
+        found = self._questions.first_since(self.partitions, time_us // 1000 + 1)
+        return Position(*(last if at is None else min(at, last) for at, last in zip(found, end, strict=True)))
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Release connections, within seconds, whether or not the cluster answers. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        with self._appending:
-            self._writer.close()
-        if self._reader is not None:
-            self._reader.close()
-        if self._consumer is not None:
-            with contextlib.suppress(KafkaError):
-                self._consumer.close(timeout_ms=2_000)
+        self._wanted.set()
+        self._watch.stop()
+        self._appender.close()
+        self._drop_reader()
+        self._questions.close()
+        self._watch.join(1.0)
 
     # ------------------------------------------------------------------ inside
 
     def _check(self) -> None:
         if self._closed:
             raise StoreClosed(f"the log at {where(self._place)} was closed; open it again")
+        if self._watch.mismatch is not None:
+            raise LogMismatch(self._watch.mismatch)
 
-    def _stamp(self, batch: KafkaBatch, now: int, *, atomic: bool) -> list[Outgoing]:
-        name = (os.urandom(8), len(batch.records)) if atomic else None
-        out = []
-        for record in batch.records:
-            partition = stamps.partition_of(record.key, self.partitions)
-            self._sequences[partition] += 1
-            sequence = self._sequences[partition]
-            headers = stamps.stamped(record, self._session, sequence, now, name)
-            out.append(Outgoing(partition, sequence, now, record, headers))
-        return out
-
-    def _results(
-        self, outgoing: Sequence[Sequence[Outgoing]], acks: list[Ack | LogError]
-    ) -> list[list[StoredRecord] | LogError]:
-        results: list[list[StoredRecord] | LogError] = []
-        at = 0
-        for batch in outgoing:
-            made = acks[at : at + len(batch)]
-            at += len(batch)
-            failed = next((each for each in made if isinstance(each, LogError)), None)
-            if failed is not None:
-                results.append(failed)
-                continue
-            results.append(
-                [
-                    stamps.acknowledged(out, self._session, ack.offset, ack.timestamp_ms)
-                    for out, ack in zip(batch, made, strict=True)
-                    if isinstance(ack, Ack)
-                ]
-            )
-        return results
-
-    def _client(self) -> KafkaConsumer:
-        """For questions: the reader's own connection is busy with a parked fetch."""
-        if self._consumer is None:
-            self._consumer = KafkaConsumer(
-                **common(self._place),
-                client_id="eventstore-questions",
-                metrics_enabled=False,
-                group_id=None,
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-            )
-        return self._consumer
-
-    def _offsets(self, *, ends: bool) -> Position:
-        self._check()
-        with self._asking:
-            try:
-                return offsets(self._client(), self._place.topic, self.partitions, ends=ends)
-            except KafkaError as error:
-                raise unreachable(self._place, error) from error
-
-    def _refuse_gap(self, start: Position) -> None:
-        first = self._offsets(ends=False)
-        if not start.covers(first):
-            raise LogMismatch(
-                f"{where(self._place)} begins at {first}, the view stands at {start}: "
-                f"{start.behind(first)} events are gone, and with them history. Find what deleted them"
-            )
+    def _drop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

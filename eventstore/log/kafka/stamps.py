@@ -7,7 +7,6 @@ and its size, so that a reader shows all of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -38,6 +37,8 @@ class Incoming(NamedTuple):
     batch: bytes | None
     size: int
     """Records in the batch; 1 for a record of its own."""
+    ours: bool = True
+    """Whether a store wrote it, as far as its stamp tells."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -83,7 +84,7 @@ def incoming(message: Any) -> Incoming:
         message.value,
         headers,
     )
-    return Incoming(stored, batch, size)
+    return Incoming(stored, batch, size, session != NOBODY)
 
 
 def acknowledged(out: Outgoing, session: bytes, offset: int, timestamp_ms: int) -> StoredRecord:
@@ -103,10 +104,13 @@ def acknowledged(out: Outgoing, session: bytes, offset: int, timestamp_ms: int) 
 
 def _writer(data: bytes | None, offset: int, appended_us: int) -> tuple[bytes, int, int]:
     try:
-        session, sequence, time_us = (data or b"").split()
-        return bytes.fromhex(session.decode()), int(sequence), int(time_us)
+        name, sequence, time_us = (data or b"").split()
+        session = bytes.fromhex(name.decode())
+        if len(session) == len(NOBODY):
+            return session, int(sequence), int(time_us)
     except ValueError:
-        return NOBODY, offset + 1, appended_us
+        pass
+    return NOBODY, offset + 1, appended_us
 
 
 def _batch(data: bytes | None) -> tuple[bytes | None, int]:
@@ -115,8 +119,3 @@ def _batch(data: bytes | None) -> tuple[bytes | None, int]:
         return name, int(size)
     except ValueError:
         return None, 1
-
-
-def total(records: Sequence[Record]) -> int:
-    """Bytes of a batch on the topic, at the most."""
-    return sum(size_of(record) for record in records)

@@ -1,0 +1,104 @@
+"""Where a log and all its views on this machine stand, seen from outside.
+
+Nothing is opened for writing, caught up or taken: it works while other processes use the store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from eventstore.config import StoreConfig
+from eventstore.connection import FolderPlace, parse
+from eventstore.errors import LogMismatch, ViewError
+from eventstore.log.base import Log
+from eventstore.log.position import Position
+from projector import directories
+from projector.frozen import check_belongs, of_directory
+from projector.lease import Lease
+from projector.places import folder_of, open_log, require, views_of
+from projector.projections import namespaces
+
+
+class ViewStanding(BaseModel):
+    """One view directory."""
+
+    model_config = ConfigDict(frozen=True)
+
+    directory: str
+    owner: int | None
+    """Process id of who has it open; ``None`` when it is free. The lock ends with its process."""
+    position: str | None
+    """``None`` when the view cannot be read."""
+    lag: int | None
+    """How many offsets it is behind the log."""
+    memories: int | None
+    rebuild: Literal["running", "unfinished", "ready"] | None
+    """What a rebuild has left, if anything."""
+    bytes: int
+    problem: str | None
+    """Why it cannot be read, or does not belong to this log."""
+
+
+class Standing(BaseModel):
+    """A log and its views."""
+
+    model_config = ConfigDict(frozen=True)
+
+    log: str
+    log_id: str
+    end: str
+    bytes: int | None
+    """Size of an embedded log."""
+    views: list[ViewStanding]
+
+
+def standing(conn_string: str | Path, *, views: str | Path | None = None) -> Standing:
+    """Where everything stands. Raises ``InvalidConfig`` where there is no store, and ``LogDamaged``."""
+    place = parse(conn_string)
+    require(place)
+    source = open_log(place, StoreConfig())
+    try:
+        end = source.high_water_mark()
+        found = [_view(source, end, home) for home in directories.numbered(views_of(place, views))]
+        size = directories.size(folder_of(place) / "log") if isinstance(place, FolderPlace) else None
+        return Standing(log=source.location, log_id=source.log_id, end=str(end), bytes=size, views=found)
+    finally:
+        source.close()
+
+
+def _view(source: Log, end: Position, home: Path) -> ViewStanding:
+    position: Position | None = None
+    memories: int | None = None
+    problem: str | None = None
+    try:
+        with of_directory(home) as frozen:
+            position = frozen.position or Position.start(source.partitions)
+            memories = namespaces.count(frozen.families["namespaces"], b"")
+            # Asked again: the view may have moved on since.
+            end = source.high_water_mark()
+            check_belongs(frozen, source.log_id, end)
+    except (ViewError, LogMismatch) as error:
+        problem = str(error)
+    fits = position is not None and len(position) == len(end)
+    return ViewStanding(
+        directory=str(home),
+        owner=Lease.holder(home),
+        position=None if position is None else str(position),
+        lag=position.behind(end) if position is not None and fits else None,
+        memories=memories,
+        rebuild=_rebuild(home),
+        bytes=directories.size(home),
+        problem=problem,
+    )
+
+
+def _rebuild(home: Path) -> Literal["running", "unfinished", "ready"] | None:
+    if directories.ready(home) is not None:
+        return "ready"
+    if not directories.begun(home):
+        return None
+    with directories.building(home) as free:
+        return "unfinished" if free else "running"
