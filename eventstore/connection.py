@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FilePath, SecretStr, ValidationError, model_validator
 
 from eventstore.errors import InvalidConfig, InvalidType
 
@@ -31,9 +31,9 @@ class KafkaOptions(BaseModel):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     username: str | None = None
     password: SecretStr | None = None
-    ssl_cafile: Path | None = None
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
+    ssl_cafile: FilePath | None = None
+    ssl_certfile: FilePath | None = None
+    ssl_keyfile: FilePath | None = None
     ssl_password: SecretStr | None = None
     ssl_check_hostname: bool = True
     create: bool = True

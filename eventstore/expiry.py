@@ -32,6 +32,7 @@ class Expiry:
         config: TTLConfig | None,
         refresh_view: Callable[[], None],
         who: Callable[[], Provenance],
+        on_written: Callable[[Written], None] = lambda written: None,
     ) -> None:
         """``refresh_view`` brings the view to what reads must see; ``who`` is the caller."""
         self.omits: bool = bool(config and config.get("omit_expired"))
@@ -40,6 +41,7 @@ class Expiry:
         self._runtime = runtime
         self._refresh_view = refresh_view
         self._who = who
+        self._on_written = on_written
         self._touches = Touches(self.flush)
 
     def shows(self, row: Row) -> bool:
@@ -110,7 +112,10 @@ class Expiry:
         for each in done:
             if isinstance(each, BaseException):
                 raise each
-        return [each for each in done if isinstance(each, Written)]
+        written = [each for each in done if isinstance(each, Written)]
+        for each in written:
+            self._on_written(each)
+        return written
 
     def _dead(self) -> list[Row]:
         found: list[Row] = []

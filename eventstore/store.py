@@ -87,7 +87,7 @@ class EventStore(Past, BaseStore):
         keeps = runtime.log.end_is_local and not self._config.attach
         default = "latest" if keeps else "own_writes"
         self._latest = (self._config.read_consistency or default) == "latest"
-        self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who)
+        self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who, self._advance)
         self._position = Position.start(runtime.log.partitions)
         if self._embedder is not None:
             made = self._embedder
@@ -314,6 +314,8 @@ class EventStore(Past, BaseStore):
 
     def _refresh_view(self) -> None:
         """Bring the view to what reads of this store are sure to see."""
+        if self._config.read_consistency == "latest" and self._runtime.stopped is not None:
+            raise self._runtime.stopped
         if self._latest:
             self._runtime.catch_up()
 

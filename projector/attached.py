@@ -63,9 +63,16 @@ class AttachedRuntime(SharedRuntime):
                     f"there is no view in {views} to attach to; start `projector run` for {source.location} "
                     "with these views first"
                 )
-            self._view = AttachedView(home, source.log_id, source.partitions, config.cache_bytes)
-        except BaseException:
+            with contextlib.ExitStack() as undo:
+                scratch = undo.enter_context(directories.scratch(views))
+                self._view = AttachedView(home, source.log_id, source.partitions, config.cache_bytes, scratch)
+                self._scratch = undo.pop_all()
+        except BaseException as error:
             source.close()
+            if isinstance(error, OSError):
+                raise InvalidConfig(
+                    f"{views} cannot be written: {error.strerror}. Attaching keeps its own files there"
+                ) from error
             raise
         self._waiting: list[Waiting] = []
         self._wake = threading.Event()
@@ -237,6 +244,7 @@ class AttachedRuntime(SharedRuntime):
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 waiting.done.set_exception(StoreClosed("the store was closed while a write was awaited"))
         self._view.close()
+        self._scratch.close()
         self._log.close()
 
     def _owned(self) -> tuple[object, ...]:

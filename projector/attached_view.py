@@ -49,9 +49,9 @@ FEED_ROWS: Final = 4_096
 class Replica:
     """One open database, and what of it is shown."""
 
-    def __init__(self, folder: Path, cache_bytes: int) -> None:
+    def __init__(self, folder: Path, cache_bytes: int, scratch: Path) -> None:
         self.folder = folder
-        self.secondary = Secondary(folder / directories.DATA[0], cache_bytes)
+        self.secondary = Secondary(folder / directories.DATA[0], cache_bytes, scratch)
         self.db = self.secondary.db
         self.readers = 0
         self.vectors: State | None = None
@@ -75,12 +75,18 @@ class Ranks:
     """The FAISS index of one database, fed by the sequences of its vectors."""
 
     def __init__(
-        self, lock: threading.Lock, log_id: str, dims: int, metric: Metric, model: str, exact: bool
+        self,
+        scratch: Path,
+        lock: threading.Lock,
+        log_id: str,
+        dims: int,
+        metric: Metric,
+        model: str,
+        exact: bool,
     ) -> None:
         self.settings = dims, metric, model, exact
-        self._log_id = log_id
-        self._lock = lock
-        self._folder = Path(tempfile.mkdtemp(prefix="eventstore-vectors-"))
+        self._scratch, self._log_id, self._lock = scratch, log_id, lock
+        self._folder = Path(tempfile.mkdtemp(prefix="vectors-", dir=scratch))
         self._index = VectorIndex.open(
             self._folder, identity=f"{log_id}|{model}", dims=dims, metric=metric, exact=exact, lock=lock
         )
@@ -101,7 +107,7 @@ class Ranks:
 
     def anew(self) -> Ranks:
         """An empty one with the same settings, for another database."""
-        return Ranks(self._lock, self._log_id, *self.settings)
+        return Ranks(self._scratch, self._lock, self._log_id, *self.settings)
 
     def close(self) -> None:
         """Stop it and remove its files; states stay usable."""
@@ -112,9 +118,13 @@ class Ranks:
 class AttachedView:
     """A :class:`eventstore.views.View` of a view directory that another process has."""
 
-    def __init__(self, home: Path, log_id: str, partitions: int, cache_bytes: int) -> None:
-        """Open what is there. Raises ``ViewError``, or ``LogMismatch`` for a view of another log."""
+    def __init__(self, home: Path, log_id: str, partitions: int, cache_bytes: int, scratch: Path) -> None:
+        """Open what is there; files of its own go to ``scratch``.
+
+        Raises ``ViewError``, or ``LogMismatch`` for a view of another log.
+        """
         self.home = home
+        self._scratch = scratch
         self._log_id = log_id
         self._partitions = partitions
         self._cache_bytes = cache_bytes
@@ -247,7 +257,7 @@ class AttachedView:
                         f"it cannot be used with {(dims, distance, model)} at the same time"
                     )
                 return
-            ranks = Ranks(self._lock, self._log_id, dims, distance, model, exact)
+            ranks = Ranks(self._scratch, self._lock, self._log_id, dims, distance, model, exact)
             try:
                 state = ranks.feed(self._current)
             except BaseException:
@@ -276,7 +286,7 @@ class AttachedView:
                 self._ranks.close()
 
     def _open(self, folder: Path) -> Replica:
-        replica = Replica(folder, self._cache_bytes)
+        replica = Replica(folder, self._cache_bytes, self._scratch)
         try:
             check_made_from(replica.db, folder, self._log_id)
         except BaseException:

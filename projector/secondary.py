@@ -43,14 +43,17 @@ class Files(NamedTuple):
 class Secondary:
     """One RocksDB of another process. For one thread at a time, apart from reads of :attr:`db`."""
 
-    def __init__(self, path: Path, cache_bytes: int) -> None:
-        """Open what is there. Raises ``ViewDamaged``, ``ViewBehind`` when its owner is too busy."""
+    def __init__(self, path: Path, cache_bytes: int, scratch: Path) -> None:
+        """Open what is there, with files of its own in a folder in ``scratch``.
+
+        Raises ``ViewDamaged``, ``ViewBehind`` when its owner is too busy.
+        """
         self.path = path
         self.identity = identity(path)
         """Names this very database; one that is removed and made again has another."""
         self._read = Files((), {})
         """What is sure to have been read."""
-        self._scratch = Path(tempfile.mkdtemp(prefix="eventstore-attached-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix="rocksdb-", dir=scratch))
         try:
             self.db = self._open(cache_bytes)
         except BaseException:

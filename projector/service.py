@@ -37,7 +37,7 @@ LOOK_SECONDS: Final = 0.25
 """Between looks at the log's end."""
 ASK_SECONDS: Final = 1.0
 """The same where it has to be asked for."""
-RETRY_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 1.0
 """Between attempts to reach a log that does not answer."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,17 @@ from eventstore import EventStore
 pytest_plugins = ["tests.kafka.plugin"]
 
 OpenStore = Callable[..., EventStore]
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    """Commands set up logging for their process; run within a test, they must not do so for the next."""
+    loggers = [logging.getLogger(name) for name in ("", "eventstore", "projector")]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers = handlers
 
 
 @pytest.fixture

@@ -144,6 +144,10 @@ class EmbeddedLog:
                     stamps = self._write(ready)
                 except OSError as error:
                     raise unavailable(error, f"could not append to the log in {self._directory}") from error
+                except KeyboardInterrupt:
+                    # Part of it may be in the file, whole or not: what is whole counts from now on.
+                    self._catch_up()
+                    raise
                 stored = [frames.stored(batch.records, s) for batch, s in zip(ready, stamps, strict=True)]
                 try:
                     if on_durable is not None:
@@ -348,14 +352,17 @@ class EmbeddedLog:
                     os.close(fd)
             except FileNotFoundError as error:
                 segments.refresh()
-                if segments.begins_after(due):
-                    continue
-                raise damaged(str(path), position, due) from error
+                if not segments.begins_after(due):
+                    raise damaged(str(path), position, due) from error
+                start = segments.bases[0]
+                continue
             except OSError as error:
                 raise unavailable(error, f"could not read {path}", "") from error
             if start < end:
                 segments.refresh()
-                if (due == base or segments.holding(due) != due) and not segments.begins_after(due):
+                if segments.begins_after(due):
+                    start = segments.bases[0]
+                elif due == base or segments.holding(due) != due:
                     raise damaged(str(path), position, due)
             else:
                 segments.note(base, due, position)

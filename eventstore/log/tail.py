@@ -68,9 +68,9 @@ class Tail:
 
     def reopen(self) -> None:
         """Take a new descriptor, since one that failed cannot be trusted. Raises ``OSError``."""
-        self.file.close()
+        failed, self.file = self.file, FileIO(self.path, "r+")
         self._written = 0
-        self.file = FileIO(self.path, "r+")
+        failed.close()
 
     def start_over(self) -> None:
         """Forget the end, to look for it from the start of the segment."""

@@ -362,3 +362,13 @@ def test_latest_waits_for_the_view(keeper: EventStore, embedded: Place, opened: 
     for n in range(20):
         keeper.put(("a",), str(n), {"n": n})
         assert store.get(("a",), str(n)) is not None
+
+
+def test_what_it_needs_on_disk_goes_with_it(embedded: Place, opened: Open) -> None:
+    with EventStore.open(embedded.log, views=embedded.views) as keeper:
+        keeper.put(("a",), "k", {"t": "tea"})
+    before = {path.name for path in embedded.views.iterdir()}
+    store = opened(embedded, index=index_of(TinyEmbedder()))
+    assert {path.name for path in embedded.views.iterdir()} > before
+    store.close()
+    assert {path.name for path in embedded.views.iterdir()} == before

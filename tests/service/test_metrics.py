@@ -17,7 +17,7 @@ from projector.metrics import Meter
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("projector.metrics.time.monotonic", lambda: now[0])
     return now
 
 

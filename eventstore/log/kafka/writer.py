@@ -25,7 +25,7 @@ from eventstore.log.kafka.producer import Ack, Closing, close_producer, open_pro
 from eventstore.log.kafka.stamps import Outgoing
 from eventstore.log.kafka.transactions import Transactions
 
-DOUBT_SECONDS: Final = 1.0
+DOUBT_SECONDS: Final = 0.5
 """How long a write waits for earlier ones whose outcome is not known yet."""
 NOT_WRITTEN: Final = (AuthorizationError, InvalidTimestampError, PolicyViolationError)
 """A broker's answers that say that the record is not in the log."""
