@@ -13,7 +13,7 @@ import eventstore
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("package", ["eventstore", "eventstore.log", "projector.vectors"])
+@pytest.mark.parametrize("package", ["eventstore", "eventstore.cache", "eventstore.log", "projector.vectors"])
 def test_all_is_sorted_and_complete(package: str) -> None:
     module = importlib.import_module(package)
     names = list(module.__all__)
