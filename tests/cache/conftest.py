@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,14 +25,16 @@ class Place(NamedTuple):
 
 
 class Counting:
-    """A loader that counts its calls and returns what it is told, or fails with it."""
+    """A loader that counts its calls and returns what it is told, or fails with it, after so many seconds."""
 
-    def __init__(self, value: Any = None) -> None:
+    def __init__(self, value: Any = None, pause: float = 0.0) -> None:
         self.value = value
+        self.pause = pause
         self.calls = 0
 
     async def __call__(self) -> Any:
         self.calls += 1
+        await asyncio.sleep(self.pause)
         if isinstance(self.value, Exception):
             raise self.value
         return self.value

@@ -122,14 +122,24 @@ async def test_readers_of_a_stale_entry_in_two_processes(mine: EventStore, other
     cache = Cache.from_store(mine)
     await cache.swr("k", Counting("old"), max_age=HOUR)
     other.do("sync")
-    load = Counting("new")
+    load = Counting("new", pause=0.5)
     results = await asyncio.gather(
-        asyncio.to_thread(other.do, "swr", "k", "new", {"max_age": 3600, "pause": 0.2}),
+        asyncio.to_thread(other.do, "swr", "k", "new", {"max_age": 3600, "pause": 0.5}),
         *[cache.swr("k", load, max_age=HOUR) for _ in range(25)],
     )
     assert results[0] == ["old", "stale"]
     assert {(each.value, each.status) for each in results[1:]} == {("old", "stale")}
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.8)
     assert (load.calls, other.do("loads")) == (1, 1)
     await cache.sync()
     assert (await cache.swr("k", Counting("x"), fresh_for=HOUR)).value == "new"
+
+
+@pytest.mark.asyncio
+async def test_the_own_writes_of_a_process_end_entries_at_once(mine: EventStore) -> None:
+    cache = Cache.from_store(mine)
+    for number in range(10):
+        load = Counting(number)
+        found = await cache.swr("k", load, fresh_for=HOUR, depends_on=[(ALICE, "city")])
+        assert (found.value, load.calls) == (number, 1)
+        mine.put(ALICE, "city", {"n": number})

@@ -28,6 +28,7 @@ def test_closing_leaves_no_thread(place: Place) -> None:
 
 def test_stores_of_one_place_share_its_connections(place: Place) -> None:
     one = place.open()
+    assert within(5, lambda: "kafka-io-eventstore-reader" in our_threads())
     threads = our_threads()
     two = place.open()
     assert our_threads() == threads

@@ -38,6 +38,7 @@ REFUSALS = (
     IncompatibleBrokerVersion,
 )
 """What a broker says of a client that it will not say differently to the same client later."""
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 
 class _Sockets(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -59,7 +60,7 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]
     failure: Exception | None = None
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self.failure, REFUSALS) and not self.bootstrapped:
+        if self.failure is not None and _is_final(self.failure) and not self.bootstrapped:
             raise self.failure
         made = super().get_connection(*args, **kwargs)
         made.init_future.add_errback(self._note)
@@ -109,20 +110,30 @@ def unreachable(
     place: KafkaPlace, error: Exception, reason: Exception | None = None
 ) -> LogUnavailable | InvalidConfig:
     """A client that could not be made, or an answer that did not come; ``reason`` is what lies behind."""
-    refusal = next((each for each in (error, reason) if isinstance(each, REFUSALS)), None)
+    refusal = next((each for each in (error, reason) if each is not None and _is_final(each)), None)
+    protocol = place.options.security_protocol
     if isinstance(refusal, SaslAuthenticationFailedError):
-        return InvalidConfig(f"{where(place)} refused the username or the password: {refusal}")
-    if refusal is not None:
+        return InvalidConfig(f"{where(place)} refused the username or the password: {refusal.args[-1]}")
+    if isinstance(refusal, REFUSALS):
         return InvalidConfig(
-            f"{where(place)} does not take part in security_protocol={place.options.security_protocol}, "
+            f"{where(place)} does not take part in security_protocol={protocol}, "
             f"sasl_mechanism={place.options.sasl_mechanism}: {type(refusal).__name__}: {refusal}"
         )
+    if refusal is not None:
+        return InvalidConfig(f"{where(place)} shows a certificate that ssl_cafile does not cover: {refusal}")
     if isinstance(error, KafkaConfigurationError) or not isinstance(error, KafkaError):
         return InvalidConfig(f"the options for {where(place)} cannot be used: {error}")
     why = type(error).__name__ if reason is None else f"{type(reason).__name__}: {reason}"
+    # A broker that refuses a password may hang up before kafka-python has read why.
+    also = " Are the username and the password right?" if protocol.startswith("SASL") else ""
     return LogUnavailable(
-        f"{where(place)} did not answer ({why}); is the broker up, are address and security_protocol right?"
+        f"{where(place)} did not answer ({why}); is the broker up, are address and security_protocol "
+        f"right?{also}"
     )
+
+
+def _is_final(error: Exception) -> bool:
+    return isinstance(error, REFUSALS) or UNTRUSTED in str(error)
 
 
 def ms(seconds: float) -> int:
