@@ -2,8 +2,8 @@
 
 The record value of a put or restore is its memory's JSON, as the caller gave it; a delete's is
 null, so a delete is a tombstone wherever the log is compacted. All else travels in headers, as
-text, except vectors, which are little-endian float32. A touch has a key of its own (the
-memory's, behind a zero byte): in a compacted copy it must not push out the put it belongs to.
+text, except vectors, which are little-endian float32. A touch and an embed have keys of their own
+(the memory's, behind a zero byte): in a compacted copy they must not push out the put they belong to.
 
 The header ``encoding`` is absent while payloads are plain. It is reserved for payloads sealed
 under a key; a reader that meets one it does not know stops instead of guessing.
@@ -17,7 +17,7 @@ import orjson
 
 from eventstore.errors import UndecodableEvent
 from eventstore.events import VALUED, Embedded, Event, Kind, Provenance
-from eventstore.keys import TOUCH_PREFIX, check_item
+from eventstore.keys import EMBED_PREFIX, MODEL_KEY, TOUCH_PREFIX, check_item
 from eventstore.log.base import Record, StoredRecord
 from eventstore.upcasters import CURRENT, Headers, upcast
 
@@ -26,6 +26,7 @@ _CURRENT_TYPES = {named: kind for kind, named in _TYPES.items()}
 _PROVENANCE = Provenance._fields
 _NOBODY = Provenance()
 _VECTORS = ("model", "vectors")
+_PREFIXES = {Kind.TOUCH: TOUCH_PREFIX, Kind.EMBED: EMBED_PREFIX}
 
 
 def encode(event: Event) -> Record:
@@ -56,10 +57,17 @@ def encode(event: Event) -> Record:
     if event.embedded is not None:
         made = event.embedded
         headers.append(("model", made.model.encode()))
-        headers.append(("vector-paths", orjson.dumps(made.paths)))
-        headers.append(("vectors", made.data))
-    if event.kind is Kind.TOUCH:
-        return Record(TOUCH_PREFIX + event.key, b"{}", tuple(headers))
+        if made.paths:
+            headers.append(("vector-paths", orjson.dumps(made.paths)))
+            headers.append(("vectors", made.data))
+    if event.fields is not None:
+        headers.append(("fields", orjson.dumps(event.fields)))
+    if event.replaced is not None:
+        headers.append(("replaced", orjson.dumps(event.replaced)))
+    if event.kind in _PREFIXES:
+        return Record(_PREFIXES[event.kind] + event.key, b"{}", tuple(headers))
+    if event.kind is Kind.MODEL:
+        return Record(MODEL_KEY, b"{}", tuple(headers))
     return Record(event.key, event.value, tuple(headers))
 
 
@@ -86,10 +94,15 @@ def _decode(record: StoredRecord) -> Event:
     if "encoding" in headers:
         raise UndecodableEvent(f"the payload encoding {headers['encoding']!r} is unknown to this release")
     key = record.key
-    if kind is Kind.TOUCH:
-        if not key.startswith(TOUCH_PREFIX):
-            raise UndecodableEvent("a touch whose key does not begin with a zero byte")
-        key, value = key[1:], None
+    if kind is Kind.MODEL:
+        return _model(record, headers)
+    if kind in _PREFIXES:
+        prefix = _PREFIXES[kind]
+        if not key.startswith(prefix):
+            raise UndecodableEvent(f"a {kind} event whose key does not begin with {prefix!r}")
+        key, value = key[len(prefix) :], None
+        if kind is Kind.EMBED and not ("model" in headers and "fields" in headers):
+            raise UndecodableEvent("an embed event that does not say what its vectors are for")
     elif (value is None) is (kind in VALUED):
         raise UndecodableEvent(f"a {kind} event {'without' if value is None else 'with'} a value")
     check_item(key)
@@ -105,16 +118,44 @@ def _decode(record: StoredRecord) -> Event:
         key,
         bytes.fromhex(headers["id"].decode()),
         value,
-        Provenance(*(None if (text := get(name)) is None else text.decode() for name in _PROVENANCE)),
+        _provenance(headers),
         None if ttl is None else _minutes(ttl),
         tuple(paths) if isinstance(paths, list) else paths,
-        _embedded(headers) if "vectors" in headers else None,
+        _embedded(headers) if "model" in headers else None,
         None if expected is None else int(expected),
         "omits-expired" in headers,
         int(get("seen-version", b"0")),
         int(get("expires-us", b"0")),
         int(get("restores", b"0")),
         tuple(orjson.loads(get("reverts", b"[]"))),
+        fields_of(headers),
+    )
+
+
+def _model(record: StoredRecord, headers: Headers) -> Event:
+    if record.key != MODEL_KEY or fields_of(headers) is None:
+        raise UndecodableEvent("a model event with another key, or without fields")
+    before = orjson.loads(headers.get("replaced", b"null"))
+    return Event(
+        Kind.MODEL,
+        record.key,
+        bytes.fromhex(headers["id"].decode()),
+        provenance=_provenance(headers),
+        embedded=_embedded(headers),
+        fields=fields_of(headers),
+        replaced=before and (before[0], None if before[1] is None else tuple(before[1])),
+    )
+
+
+def fields_of(headers: Headers) -> tuple[str, ...] | None:
+    """The default fields that an embed or model event names."""
+    data = headers.get("fields")
+    return None if data is None else tuple(orjson.loads(data))
+
+
+def _provenance(headers: Headers) -> Provenance:
+    return Provenance(
+        *(None if (text := headers.get(name)) is None else text.decode() for name in _PROVENANCE)
     )
 
 
@@ -146,8 +187,8 @@ def _kind(headers: Headers, value: bytes | None) -> tuple[Kind, bytes | None]:
 
 
 def _embedded(headers: Headers) -> Embedded:
-    paths = tuple(orjson.loads(headers["vector-paths"]))
-    model, data = headers["model"].decode(), headers["vectors"]
+    paths = tuple(orjson.loads(headers.get("vector-paths", b"[]")))
+    model, data = headers["model"].decode(), headers.get("vectors", b"")
     dims = int(model.rpartition("/")[2])
     if len(data) != 4 * dims * len(paths):
         raise UndecodableEvent(

@@ -20,7 +20,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 
 from eventstore.errors import EmbeddingFailed, IndexMismatch, InvalidConfig, InvalidEmbedding, InvalidType
 from eventstore.events import Embedded
-from eventstore.views import Metric, Signature, Vector
+from eventstore.views import Metric, Ranks, Signature, Vector
 
 log = logging.getLogger("eventstore.embedding")
 
@@ -78,12 +78,18 @@ def differs(recorded: str, configured: str) -> bool:
     return recorded != configured
 
 
+def same_model(recorded: Signature, dims: int, model: str) -> bool:
+    """Whether vectors on record may be compared with a model's, as far as their names tell."""
+    return recorded.dims == dims and not differs(recorded.model, model)
+
+
 def check_same_model(recorded: Signature | None, dims: int, model: str) -> None:
     """Raise ``IndexMismatch`` when the vectors on record cannot be compared with a model's."""
-    if recorded is not None and (recorded.dims != dims or differs(recorded.model, model)):
+    if recorded is not None and not same_model(recorded, dims, model):
         raise IndexMismatch(
             f"the vectors on record were made by {recorded.model!r}; this index is set to {model!r}. "
-            "Open with the settings they were made with (index['model'] names a model), or a new store"
+            "Open with the settings they were made with (index['model'] names a model), or a new store; "
+            "or change the model of this store with `projector reembed`"
         )
 
 
@@ -129,8 +135,25 @@ class Embedder:
         self.fingerprint = fingerprint(config, self._model)
 
     def check_same(self, recorded: Signature | None) -> None:
-        """Raise ``IndexMismatch`` when the vectors on record are another model's."""
+        """Raise ``IndexMismatch`` when the vectors on record are another model's, or of other fields."""
         check_same_model(recorded, self.dims, self.fingerprint)
+        mine = self.signature.fields
+        if recorded is not None and recorded.fields not in (None, mine):
+            raise IndexMismatch(
+                f"the vectors on record, made by {recorded.model!r}, are of the fields "
+                f"{list(recorded.fields or ())}; this index is set to {list(mine or ())}. Open with the "
+                "fields on record, or change those of this store with `projector reembed`"
+            )
+
+    @property
+    def signature(self) -> Signature:
+        """What it makes vectors by, as it is put on record."""
+        return Signature(self.fingerprint, self.dims, tuple(sorted(set(self.fields))))
+
+    @property
+    def ranks(self) -> Ranks:
+        """What a store with these settings ranks by."""
+        return Ranks(self.dims, self.distance, self.fingerprint)
 
     def texts(self, value: Mapping[str, Any], index: tuple[str, ...] | bool | None) -> list[tuple[str, str]]:
         """Path and text of everything to embed in a value; ``index`` is the put's own choice."""

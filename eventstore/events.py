@@ -18,17 +18,22 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """What an event does to its memory."""
+    """What an event does to its memory; ``MODEL`` is about no memory, but about all vectors."""
 
     PUT = "put"
     RESTORE = "restore"
     DELETE = "delete"
     EXPIRE = "expire"
     TOUCH = "touch"
+    EMBED = "embed"
+    MODEL = "model"
 
 
 VALUED: Final = frozenset({Kind.PUT, Kind.RESTORE})
 """Kinds that give their memory a value; to the fold they are the same."""
+
+UNVERSIONED: Final = frozenset({Kind.TOUCH, Kind.EMBED})
+"""Kinds that add something to a version of their memory and make no new one."""
 
 
 class Provenance(NamedTuple):
@@ -58,7 +63,7 @@ class Event(NamedTuple):
 
     kind: Kind
     key: bytes
-    """Encoded namespace and key (:mod:`eventstore.keys`)."""
+    """Encoded namespace and key (:mod:`eventstore.keys`); ``MODEL_KEY`` for a change of model."""
     id: bytes
     """UUIDv7, 16 bytes."""
     value: bytes | None = None
@@ -74,13 +79,17 @@ class Event(NamedTuple):
     omits_expired: bool = False
     """The writer saw expired memories as gone, so a put over one begins a new memory."""
     seen_version: int = 0
-    """Touch and expire: the version they are about; another version makes them void."""
+    """Touch, embed and expire: the version they are about; another version makes them void."""
     expires_us: int = 0
     """Touch: the new expiry. Expire: the expiry that has passed. µs since the epoch."""
     restores: int = 0
     """Restore: the version of this memory whose value, vectors and ttl it puts back."""
     reverts: tuple[int, ...] = ()
     """Restore and delete: the versions of this memory that it undoes."""
+    fields: tuple[str, ...] | None = None
+    """Embed: the default fields of the index its vectors are for. Model: those of record from now on."""
+    replaced: tuple[str, tuple[str, ...] | None] | None = None
+    """Model: fingerprint and fields that were of record before, if any were."""
 
 
 # Seeded by the system once per process: ids have to be unique, not secret, and asking the system

@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from eventstore.codec import needle
 from eventstore.errors import InvalidInput, InvalidType
-from eventstore.events import Kind
+from eventstore.events import UNVERSIONED
 from eventstore.keys import decode_item
 from eventstore.values import decode_value
 from eventstore.views import HistoryRow, Occurrence, ReadView, Wanted
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_NO_VERSIONS: Final = (Kind.TOUCH, "void")
+_NO_VERSIONS: Final = frozenset({*UNVERSIONED, "void"})
 
 
 def moment(us: int) -> datetime:
@@ -109,7 +109,7 @@ def fields(key: bytes, row: HistoryRow) -> dict[str, Any]:
 
 
 def is_version(row: HistoryRow) -> bool:
-    """Whether a row is a version: neither a refresh of an expiry nor a delete of what was not there."""
+    """Whether a row is a version: it is not for refreshes, further vectors, and deletes of nothing."""
     return row.outcome not in _NO_VERSIONS
 
 

@@ -24,6 +24,10 @@ END_NAMESPACE: Final = b"\x01"
 TOUCH_PREFIX: Final = b"\x00"
 """First byte of the key of records about a memory that must not replace its own in a compacted
 copy; no encoded namespace begins with it."""
+EMBED_PREFIX: Final = TOUCH_PREFIX + b"e"
+"""The same for further vectors of a memory, apart from its refreshes: encoded keys begin with 01 or 02."""
+MODEL_KEY: Final = TOUCH_PREFIX + b"model"
+"""Key of records that say which embedding model is of record; they are about no memory."""
 
 _CACHED_BYTES: Final = 512
 _CACHED_ENTRIES: Final = 16_384
@@ -98,6 +102,11 @@ def check_item(data: bytes) -> None:
         decode_item(data)
     else:
         _text(data[end + 1 :])
+
+
+def memory_of(record: bytes) -> bytes:
+    """The encoded item that a record is about, given the record's key."""
+    return record.removeprefix(EMBED_PREFIX if record.startswith(EMBED_PREFIX) else TOUCH_PREFIX)
 
 
 def namespace_end(data: bytes) -> int:

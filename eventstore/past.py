@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from eventstore import difference, undo
 from eventstore.asof import AsOf, When, as_of
@@ -117,15 +117,18 @@ class Past(ABC):
 
     # ------------------------------------------------------------------ earlier moments
 
-    def as_of(self, when: When) -> PastStore:
+    def as_of(self, when: When, *, index: Mapping[str, Any] | None = None) -> PastStore:
         """The store as it was: read-only, every answer as it was given then, scores included.
 
         ``when`` is a position, its written form, an offset of a log with one partition, or a
         datetime with its zone. Memories that had expired by then are hidden where this store
-        hides them. Raises ``NoSuchMoment`` for one the log does not hold.
+        hides them. Ranked search is by the model that was of record then: where that was another
+        than this store's, ``index`` gives its settings, else ranking raises ``IndexMismatch``.
+        Raises ``NoSuchMoment`` for a moment that the log does not hold.
         """
         then = self._moment(when)
-        return PastStore(self._runtime, then, self._embedder, self._expiry.omits, self._check)
+        embedder = self._embedder if index is None else Embedder(index)
+        return PastStore(self._runtime, then, embedder, self._expiry.omits, self._check)
 
     def diff(self, before: When, after: When, prefix: tuple[str, ...] = ()) -> Diff:
         """How the memories under a prefix differ between two moments, each as for :meth:`as_of`."""
@@ -180,7 +183,8 @@ class Past(ABC):
         expected = None if expected_version is None else check_count(expected_version, "expected_version")
         self._refresh_view()
         with self._runtime.view.read() as view:
-            event = undo.put_back(view, memory, undo.version_row(view, memory, wanted), self._who())
+            row = undo.version_row(view, memory, wanted)
+            event = undo.put_back(view, memory, row, self._who(), self._runtime.view.signature())
         event = event._replace(expected_version=expected, omits_expired=self._expiry.omits)
         touched, refreshes = self._expiry.waiting([memory])
         written = self._runtime.write(self._runtime.prepare([*refreshes, encode(event)]))
@@ -285,8 +289,9 @@ class Past(ABC):
         lost: dict[bytes, RevertConflict] = {}
         for first in range(0, len(verdicts), REVERT_BATCH):
             some = verdicts[first : first + REVERT_BATCH]
+            by = self._runtime.view.signature()
             with self._runtime.view.read() as view:
-                records = [encode(undo.compensation(view, verdict, who)) for verdict in some]
+                records = [encode(undo.compensation(view, verdict, who, by)) for verdict in some]
             written = self._runtime.write(self._runtime.prepare(records))
             self._advance(written)
             for verdict, record in zip(some, written.records, strict=True):

@@ -91,6 +91,7 @@ class EventStore(Past, BaseStore):
         self._position = Position.start(runtime.log.partitions)
         if self._embedder is not None:
             made = self._embedder
+            made.check_same(runtime.view.signature())
             runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
 
     # ------------------------------------------------------------------ life cycle
@@ -325,7 +326,10 @@ class EventStore(Past, BaseStore):
         if self._embedder is not None and planned.needs_model:
             # Another process may have been the first to record vectors, after this store was opened.
             self._refresh_view()
-            self._embedder.check_same(self._runtime.view.signature())
+            made = self._embedder
+            made.check_same(self._runtime.view.signature())
+            # A change of model since then has put other vectors on record.
+            self._runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
         return planned
 
     def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[list[Batch], list[Touched]]:
@@ -359,6 +363,9 @@ class EventStore(Past, BaseStore):
             return [None] * len(planned.steps)
         self._refresh_view()
         with self._runtime.view.read() as view:
+            if self._embedder is not None and planned.queries:
+                # The model may have been changed while the query was embedded.
+                self._embedder.check_same(view.ranked())
             return [answer(view, step, vectors, self._expiry) for step in planned.steps]
 
     def _conditional(

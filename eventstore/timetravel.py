@@ -67,6 +67,7 @@ class PastStore(BaseStore):
         self._runtime = runtime
         self._then = then
         self._embedder = embedder
+        self._ranks = None if embedder is None else embedder.ranks
         self._check = check
         self._omits = omits
         self._sight: PastSight | None = None
@@ -114,5 +115,5 @@ class PastStore(BaseStore):
         if self._sight is None:
             at_us = self._then.at_us(self._runtime.log) if self._omits else 0
             self._sight = PastSight(self._omits, at_us)
-        with self._runtime.view.past(self.position) as view:
+        with self._runtime.view.past(self.position, self._ranks) as view:
             return [answer(view, step, vectors, self._sight) for step in planned.steps]

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from eventstore.codec import decode
+from eventstore.codec import decode, fields_of
+from eventstore.embedding import differs
 from eventstore.errors import InvalidInput
-from eventstore.events import VALUED, Event, Kind, Provenance, new_id
+from eventstore.events import UNVERSIONED, VALUED, Event, Kind, Provenance, new_id
 from eventstore.history import Cause, reverted
 from eventstore.log.base import StoredRecord
-from eventstore.views import HistoryRow, ReadView
+from eventstore.views import HistoryRow, ReadView, Signature
 
 
 class Undone(BaseModel):
@@ -77,7 +78,7 @@ def judge(key: bytes, rows: Sequence[HistoryRow], cause: Cause, now_us: int) -> 
     An earlier revert's event counts as what it put back, and what it undid stays undone. An
     expiry of a version that is undone goes with it.
     """
-    applied = [row for row in rows if row.outcome not in ("rejected", Kind.TOUCH)]
+    applied = [row for row in rows if row.outcome != "rejected" and row.outcome not in UNVERSIONED]
     gone = {version for row in applied for version in reverted(row)}
     bad: set[int] = set()
     good: list[HistoryRow] = []
@@ -113,13 +114,21 @@ def judge(key: bytes, rows: Sequence[HistoryRow], cause: Cause, now_us: int) -> 
     return Verdict(key, tuple(sorted(bad)), seen, target, tuple(later))
 
 
-def put_back(view: ReadView, key: bytes, row: HistoryRow, who: Provenance) -> Event:
-    """The event that gives a memory the value, vectors and ttl of one of its versions again."""
-    headers = [*row.headers.items()]
-    if row.vectors is not None:
-        model, made = view.vectors(row.vectors)
+def put_back(
+    view: ReadView, key: bytes, row: HistoryRow, who: Provenance, of_record: Signature | None
+) -> Event:
+    """The event that gives a memory the value, vectors and ttl of one of its versions again.
+
+    Of a version that has vectors of several models, it takes those of the model of record.
+    """
+    headers = [(name, data) for name, data in row.headers.items() if name != "vector-paths"]
+    source = with_vectors(view, key, row, of_record)
+    if source.vectors is not None:
+        model, made = view.vectors(source.vectors)
         if len(made):
-            headers += [("model", model.encode()), ("vectors", made.astype("<f4", copy=False).tobytes())]
+            paths = source.headers["vector-paths"]
+            vectors = made.astype("<f4", copy=False).tobytes()
+            headers += [("model", model.encode()), ("vector-paths", paths), ("vectors", vectors)]
     record = StoredRecord(
         row.partition, row.offset, row.appended_us, row.updated_us, b"", 0, key, row.value, tuple(headers)
     )
@@ -134,12 +143,27 @@ def put_back(view: ReadView, key: bytes, row: HistoryRow, who: Provenance) -> Ev
     )
 
 
-def compensation(view: ReadView, verdict: Verdict, who: Provenance) -> Event:
+def with_vectors(view: ReadView, key: bytes, row: HistoryRow, of_record: Signature | None) -> HistoryRow:
+    """The event that gave a version its vectors: its own, or a later one for the model of record."""
+    if of_record is None or of_record.fields is None:
+        return row
+    for later in view.history(key, None):
+        if later.version < row.version or later.offset == row.offset:
+            break
+        named = later.outcome == Kind.EMBED and later.version == row.version and later.vectors is not None
+        if named and fields_of(later.headers) == of_record.fields:
+            model, made = view.vectors(later.vectors or 0)
+            if made.shape[1] == of_record.dims and not differs(model, of_record.model):
+                return later
+    return row
+
+
+def compensation(view: ReadView, verdict: Verdict, who: Provenance, of_record: Signature | None) -> Event:
     """The event that puts a memory right, unless it has changed since it was judged."""
     if verdict.target is None:
         event = Event(Kind.DELETE, verdict.key, new_id(), provenance=who)
     else:
-        event = put_back(view, verdict.key, verdict.target, who)
+        event = put_back(view, verdict.key, verdict.target, who, of_record)
     return event._replace(expected_version=verdict.seen, reverts=verdict.undone)
 
 

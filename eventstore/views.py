@@ -52,7 +52,8 @@ class HistoryRow(NamedTuple):
     """One event of a memory's past, with what the fold made of it."""
 
     outcome: str
-    """put, restore, delete, expire, touch; or rejected, or void (a delete of what was not there)."""
+    """put, restore, delete, expire, touch, embed; or rejected, or void (a delete of what was not
+    there)."""
     version: int
     created_us: int
     updated_us: int
@@ -100,6 +101,16 @@ class Signature(NamedTuple):
 
     model: str
     dims: int
+    fields: tuple[str, ...] | None = None
+    """The default fields, sorted; ``None`` until a change of model or fields puts them on record."""
+
+
+class Ranks(NamedTuple):
+    """By what a store ranks."""
+
+    dims: int
+    metric: Metric
+    model: str
 
 
 class ReadView(Protocol):
@@ -111,8 +122,8 @@ class ReadView(Protocol):
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         """Keys under an encoded prefix, most recently updated first; ties in key order."""
 
-    def scan(self, prefix: bytes) -> Iterator[Row]:
-        """Memories under an encoded prefix, in key order."""
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
+        """Memories under an encoded prefix, in key order; from a key on, if one is given."""
 
     def count(self, prefix: bytes) -> int:
         """Live memories under an encoded prefix."""
@@ -133,6 +144,9 @@ class ReadView(Protocol):
         exact: bool = False,
     ) -> Ranking:
         """At least ``k`` memories by similarity; very wide searches are approximate unless ``exact``."""
+
+    def ranked(self) -> Signature | None:
+        """What made the vectors that this moment ranks; ``None`` when it ranks none."""
 
     def rows_to_rank(self, prefix: bytes) -> int:
         """How many vectors a ranking under this prefix looks at; an upper bound."""
@@ -156,8 +170,11 @@ class View(Protocol):
     def read(self) -> AbstractContextManager[ReadView]:
         """One consistent moment, to be left soon: it pins what it shows."""
 
-    def past(self, position: Position) -> AbstractContextManager[ReadView]:
-        """The moment when everything before a position had been applied and nothing else."""
+    def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[ReadView]:
+        """The moment when everything before a position had been applied and nothing else.
+
+        It ranks by ``ranks``; asking it to raises ``IndexMismatch`` where another model was of record.
+        """
 
     def signature(self) -> Signature | None:
         """What made the vectors on record; ``None`` while there are none."""
@@ -222,7 +239,10 @@ class Runtime(Protocol):
         """Return when the view holds everything before a position. Raises ``ViewBehind``."""
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
-        """Make rankings possible. Raises ``IndexMismatch`` if the vectors on record differ."""
+        """Make rankings possible, over the vectors of record. Cheap once they are.
+
+        Raises ``IndexMismatch`` if the vectors on record differ.
+        """
 
     def release(self) -> None:
         """Give up one use; the last one closes log and view."""

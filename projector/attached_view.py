@@ -10,7 +10,6 @@ The FAISS index is this process's own, fed from the vectors family up to what ea
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
@@ -22,17 +21,19 @@ from typing import Final, TypeVar
 
 from rocksdict import DbClosedError
 
-from eventstore.embedding import check_same_model
+from eventstore.embedding import check_same_model, differs
 from eventstore.errors import IndexMismatch, StoreClosed, ViewBehind, ViewError
 from eventstore.log.position import Position
-from eventstore.views import Metric, Row, Signature
+from eventstore.views import Metric, Ranks, Row, Signature
 from projector import directories
+from projector.indexing import feed
+from projector.meta import check_made_from, position_in
 from projector.past import PastMoment
-from projector.projections import items, vectors
+from projector.projections import items, models, vectors
 from projector.rocks import get, let_go, translate
 from projector.secondary import Secondary, identity
 from projector.vectors import State, VectorIndex
-from projector.view import Moment, check_made_from, position_in, ranked
+from projector.view import Moment
 
 log = logging.getLogger("projector.attached")
 
@@ -55,6 +56,8 @@ class Replica:
         self.db = self.secondary.db
         self.readers = 0
         self.vectors: State | None = None
+        self.ranked: Signature | None = None
+        """What the vectors were made by."""
 
 
 class AttachedMoment(Moment):
@@ -64,14 +67,14 @@ class AttachedMoment(Moment):
         db = self._db = replica.db
         self._items, self._recency, self._namespaces = db.items, db.recency, db.namespaces
         self._default, self._history, self._vector_rows = db.default, db.history, db.vectors
-        self._vectors = replica.vectors
+        self._vectors, self._ranked = replica.vectors, replica.ranked
 
     def get(self, key: bytes) -> Row | None:
         data = get(self._db.items, key)
         return None if data is None else items.row(key, data)
 
 
-class Ranks:
+class OwnIndex:
     """The FAISS index of one database, fed by the sequences of its vectors."""
 
     def __init__(
@@ -83,8 +86,10 @@ class Ranks:
         metric: Metric,
         model: str,
         exact: bool,
+        fields: tuple[str, ...] | None,
     ) -> None:
         self.settings = dims, metric, model, exact
+        self.of = Signature(model, dims, fields)
         self._scratch, self._log_id, self._lock = scratch, log_id, lock
         self._folder = Path(tempfile.mkdtemp(prefix="vectors-", dir=scratch))
         self._index = VectorIndex.open(
@@ -93,21 +98,25 @@ class Ranks:
 
     def feed(self, replica: Replica) -> State:
         """Take in what the replica shows, and give that state."""
-        dims, _, model, _ = self.settings
         pending: list[tuple[int, vectors.VectorRow]] = []
         for row in vectors.read(replica.db.vectors, self._index.applied + 1):
             pending.append(row)
             if len(pending) >= FEED_ROWS:
                 with self._lock:
-                    self._index.apply(ranked(pending, dims, model))
+                    feed(self._index, self.of, pending)
                 pending.clear()
         with self._lock:
-            self._index.apply(ranked(pending, dims, model))
+            feed(self._index, self.of, pending)
             return self._index.state()
 
-    def anew(self) -> Ranks:
+    def serves(self, dims: int, metric: Metric, model: str, recorded: Signature | None) -> bool:
+        """Whether it is of these settings, and of the vectors of record."""
+        same = self.settings[:2] == (dims, metric) and not differs(self.of.model, model)
+        return same and (recorded is None or recorded.fields == self.of.fields)
+
+    def anew(self) -> OwnIndex:
         """An empty one with the same settings, for another database."""
-        return Ranks(self._scratch, self._lock, self._log_id, *self.settings)
+        return OwnIndex(self._scratch, self._lock, self._log_id, *self.settings, self.of.fields)
 
     def close(self) -> None:
         """Stop it and remove its files; states stay usable."""
@@ -134,7 +143,7 @@ class AttachedView:
         self._nested = threading.local()
         self._holding = False
         self._closed = False
-        self._ranks: Ranks | None = None
+        self._ranks: OwnIndex | None = None
         self._broken: ViewError | None = None
         self._retired: list[Replica] = []
         self.reopened = 0
@@ -163,17 +172,12 @@ class AttachedView:
     def read(self) -> AbstractContextManager[AttachedMoment]:
         return self._pinned(AttachedMoment)
 
-    def past(self, position: Position) -> AbstractContextManager[PastMoment]:
-        def take(replica: Replica) -> PastMoment:
-            ranks = self._ranks
-            return PastMoment(replica.db, position, None if ranks is None else ranks.settings[:2])
-
-        return self._pinned(take)
+    def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[PastMoment]:
+        return self._pinned(lambda replica: PastMoment(replica.db, position, ranks))
 
     def signature(self) -> Signature | None:
         with self.pinned() as replica:
-            made = get(replica.db.default, b"m:signature")
-        return None if made is None else Signature(*json.loads(made))
+            return models.of_record(replica.db.default)
 
     @contextmanager
     def pinned(self) -> Iterator[Replica]:
@@ -247,17 +251,26 @@ class AttachedView:
             self.home = home
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
-        """Make rankings possible. Raises ``IndexMismatch`` if the vectors on record differ."""
-        check_same_model(self.signature(), dims, model)
+        """Make rankings possible. Raises ``IndexMismatch`` if the vectors on record differ.
+
+        An index whose model or fields are no longer of record makes room.
+        """
+        recorded = self.signature()
+        check_same_model(recorded, dims, model)
+        if self._ranks is not None and self._ranks.serves(dims, distance, model, recorded):
+            return
         with self._moving:
-            if self._ranks is not None:
-                if self._ranks.settings[:3] != (dims, distance, model):
+            old = self._ranks
+            if old is not None:
+                if old.serves(dims, distance, model, recorded):
+                    return
+                if recorded is None or old.serves(*old.settings[:2], recorded.model, recorded):
                     raise IndexMismatch(
-                        f"this store is open in this process with {self._ranks.settings[:3]}; "
+                        f"this store is open in this process with {old.settings[:3]}; "
                         f"it cannot be used with {(dims, distance, model)} at the same time"
                     )
-                return
-            ranks = Ranks(self._scratch, self._lock, self._log_id, dims, distance, model, exact)
+            fields = None if recorded is None else recorded.fields
+            ranks = OwnIndex(self._scratch, self._lock, self._log_id, dims, distance, model, exact, fields)
             try:
                 state = ranks.feed(self._current)
             except BaseException:
@@ -265,6 +278,9 @@ class AttachedView:
                 raise
             with self._lock:
                 self._ranks, self._current.vectors = ranks, state
+                self._current.ranked = ranks.of
+            if old is not None:
+                old.close()
 
     def replicas(self) -> list[Replica]:
         """Every open database."""
@@ -315,7 +331,7 @@ class AttachedView:
             old.close()
         log.info("attached to the view in %s", folder)
 
-    def _exchange(self, fresh: Replica, ranks: Ranks | None) -> None:
+    def _exchange(self, fresh: Replica, ranks: OwnIndex | None) -> None:
         old = self._current
         try:
             self._show(fresh, ranks)
@@ -331,11 +347,11 @@ class AttachedView:
         if done:
             old.secondary.close()
 
-    def _show(self, replica: Replica, ranks: Ranks | None) -> None:
+    def _show(self, replica: Replica, ranks: OwnIndex | None) -> None:
         position = position_in(replica.db, self.home, self._partitions)
         state = None if ranks is None else ranks.feed(replica)
         with self._lock:
-            replica.vectors = state
+            replica.vectors, replica.ranked = state, None if ranks is None else ranks.of
             self._current, self._ranks, self._broken = replica, ranks, None
             self.position = position
 

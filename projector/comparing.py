@@ -21,7 +21,7 @@ from eventstore.history import moment
 from eventstore.keys import decode_item, decode_namespace
 from eventstore.views import Vector
 from projector.frozen import Frozen, Source, value
-from projector.projections import history, items, namespaces, recency, vectors
+from projector.projections import history, items, models, namespaces, recency, vectors
 from projector.projections.vectors import key_of
 from projector.rocks import scan
 
@@ -77,6 +77,7 @@ def compare(expected: Frozen, found: Frozen) -> Tally:
     _rows(tally, "history", _all(expected, "history"), _all(found, "history"), _same_history(found))
     _rows(tally, "graves", scan(default, b"g"), scan(other, b"g"))
     _rows(tally, "expiries", scan(default, b"x"), scan(other, b"x"))
+    _rows(tally, "models", scan(default, models.PREFIX), scan(other, models.PREFIX))
     _rows(tally, "writers", scan(default, b"w"), scan(other, b"w"))
     _vectors(tally, expected.families["vectors"], found.families["vectors"])
     return tally
@@ -84,8 +85,8 @@ def compare(expected: Frozen, found: Frozen) -> Tally:
 
 def compare_index(tally: Tally, found: Frozen) -> None:
     """The FAISS index of a view against its rows of vectors, up to where the index stands."""
-    state = found.vectors
-    if state is None:
+    state, index = found.vectors, found.ranked
+    if state is None or index is None:
         return
     source = found.families["vectors"]
     latest: dict[int, int] = {}
@@ -93,7 +94,9 @@ def compare_index(tally: Tally, found: Frozen) -> None:
         if sequence > state.offset:
             break
         digest = xxhash.xxh3_64_intdigest(row.key)
-        if len(row.vectors) and row.vectors.shape[1] == state.dims:
+        if not row.counts_for(index):
+            continue
+        if len(row.vectors) and row.fits(index):
             latest[digest] = sequence
         else:
             latest.pop(digest, None)
@@ -241,6 +244,8 @@ def _place(family: str, key: bytes, data: bytes) -> dict[str, object]:
         return _memory(key[1:])
     if family == "expiries":
         return _memory(key[1 + _STAMP :])
+    if family == "models":
+        return {"position": f"0:{int.from_bytes(key[-_STAMP:], 'big')}"}
     return {"position": f"{int.from_bytes(key[-2:], 'big')}:"} if family == "writers" else {}
 
 

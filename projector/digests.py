@@ -14,7 +14,7 @@ import xxhash
 
 from eventstore import EventStore
 from projector.frozen import Frozen, of_view, value
-from projector.projections import history, items, vectors
+from projector.projections import history, items, models, vectors
 from projector.projections.vectors import key_of
 from projector.rocks import scan
 from projector.runtime import OpenRuntime, runtime_of
@@ -57,6 +57,7 @@ def _logical(found: Frozen) -> dict[str, Pairs]:
         "vectors": _vectors(found),
         "graves": scan(families["default"], b"g"),
         "expiries": scan(families["default"], b"x"),
+        "models": ((b"", data) for _, data in scan(families["default"], models.PREFIX)),
     }
 
 

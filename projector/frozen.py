@@ -17,11 +17,15 @@ from rocksdict import Rdict, Snapshot
 
 from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.position import Position
+from eventstore.views import Signature
 from projector import directories
-from projector.rocks import FAMILIES, Database, check
+from projector.indexing import indexed
+from projector.meta import FORMAT
+from projector.rocks import FAMILIES, check
+from projector.secondary import Secondary
 from projector.vectors import State
 from projector.vectors.saved import saved_state
-from projector.view import FORMAT, MaterializedView
+from projector.view import MaterializedView
 
 Source = Rdict | Snapshot
 """What one family is read from."""
@@ -39,6 +43,8 @@ class Frozen(NamedTuple):
     log_id: str
     vectors: State | None
     """The FAISS index at that moment, or as it was last saved; ``None`` when there is none."""
+    ranked: Signature | None
+    """What it is an index of."""
 
 
 def value(source: Rdict | Snapshot, key: bytes) -> bytes | None:
@@ -56,7 +62,8 @@ def of_view(view: MaterializedView) -> Frozen:
         db = view.db
         sources = {name: getattr(db, name).snapshot() for name in ("default", *FAMILIES)}
         index = None if view.index is None else view.index.state()
-    return _frozen(view.directory, sources, index)
+        ranked = view.ranked()
+    return _frozen(view.directory, sources, index, ranked)
 
 
 @contextmanager
@@ -77,25 +84,28 @@ def of_folder(folder: Path) -> Iterator[Frozen]:
     saved = saved_state(folder / directories.DATA[1])
     scratch = Path(tempfile.mkdtemp(prefix="eventstore-reading-"))
     try:
-        db = Database(folder / directories.DATA[0], CACHE_BYTES, scratch)
+        opened = Secondary(folder / directories.DATA[0], CACHE_BYTES, scratch)
         try:
-            sources: dict[str, Source] = {name: getattr(db, name) for name in ("default", *FAMILIES)}
-            yield _frozen(folder, sources, saved)
+            sources: dict[str, Source] = {name: getattr(opened.db, name) for name in ("default", *FAMILIES)}
+            index, owner = saved or (None, None)
+            yield _frozen(folder, sources, index, None if owner is None else indexed(owner))
         finally:
             sources.clear()
-            db.close()
+            opened.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _frozen(directory: Path, sources: dict[str, Source], index: State | None) -> Frozen:
+def _frozen(
+    directory: Path, sources: dict[str, Source], index: State | None, ranked: Signature | None
+) -> Frozen:
     form = value(sources["default"], b"m:format")
     if form is not None and form != FORMAT:
         raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
     at = value(sources["default"], b"m:position")
     log_id = value(sources["default"], b"m:log") or b""
     return Frozen(
-        directory, sources, None if at is None else Position.of(at.decode()), log_id.decode(), index
+        directory, sources, None if at is None else Position.of(at.decode()), log_id.decode(), index, ranked
     )
 
 

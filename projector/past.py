@@ -1,9 +1,9 @@
 """The view as it was: reads of a past position, answered from the history family.
 
 What a memory was is its newest history row before the position; its vectors are the ones that
-row names. Ranges are walked from memory to memory and ranked by brute force, with the scoring
-of the live index, so an answer is the one that was given then, scores included. Nothing here
-is kept: a moment lives for one batch of questions.
+row names, or those that were added to it for the model of record. Ranges are walked from memory to
+memory and ranked by brute force, with the scoring of the live index, so an answer is the one that
+was given then, scores included. Nothing here is kept: a moment lives for one batch of questions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from eventstore.embedding import same_model
+from eventstore.errors import IndexMismatch
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.position import Position
-from eventstore.views import HistoryRow, Metric, NamespaceCount, Occurrence, Ranking, Row, Vector, Wanted
-from projector.projections import history, vectors
+from eventstore.views import (
+    HistoryRow,
+    NamespaceCount,
+    Occurrence,
+    Ranking,
+    Ranks,
+    Row,
+    Signature,
+    Vector,
+    Wanted,
+)
+from projector.projections import history, models, vectors
 from projector.projections.history import Standing
 from projector.rocks import Database
 from projector.vectors import State
@@ -24,9 +36,10 @@ from projector.vectors.alive import state_of
 class PastMoment:
     """A :class:`eventstore.views.ReadView` at a position that the view has passed."""
 
-    def __init__(self, db: Database, position: Position, ranks: tuple[int, Metric] | None) -> None:
-        """``ranks`` is the vector size and metric of the index; without them nothing is ranked."""
+    def __init__(self, db: Database, position: Position, ranks: Ranks | None) -> None:
+        """Without ``ranks`` nothing is ranked."""
         self._history = db.history.snapshot()
+        self._default = db.default
         self._vectors = db.vectors
         self._position = position
         self._ranks = ranks
@@ -42,9 +55,10 @@ class PastMoment:
         found = sorted(self._standing(prefix).values(), key=lambda each: -each.updated_us)
         return (each.key for each in found)
 
-    def scan(self, prefix: bytes) -> Iterator[Row]:
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
         for each in history.standing(self._history, prefix, self._position):
-            yield _row(each)
+            if start is None or each.key >= start:
+                yield _row(each)
 
     def count(self, prefix: bytes) -> int:
         return len(self._standing(prefix))
@@ -78,6 +92,18 @@ class PastMoment:
         found = self._state(prefix, self._ranks).rank(query, prefix, k, only=only, exact=True)
         return Ranking(found.hits, found.complete)
 
+    def ranked(self) -> Signature | None:
+        if self._ranks is None:
+            return None
+        dims, _, model = self._ranks
+        of_record = models.of_record(self._default, self._position[0])
+        if of_record is not None and not same_model(of_record, dims, model):
+            raise IndexMismatch(
+                f"as of {self._position} the vectors on record were made by {of_record.model!r}, the store "
+                f"ranks by {model!r}: give as_of(…, index=…) the settings of that model"
+            )
+        return Signature(model, dims, None if of_record is None else of_record.fields)
+
     def rows_to_rank(self, prefix: bytes) -> int:
         return 0 if self._ranks is None else self._state(prefix, self._ranks).count(prefix)
 
@@ -102,22 +128,19 @@ class PastMoment:
             known = self._walked[prefix] = {each.key: each._replace(packed=b"") for each in walked}
         return known
 
-    def _state(self, prefix: bytes, ranks: tuple[int, Metric]) -> State:
+    def _state(self, prefix: bytes, ranks: Ranks) -> State:
         known = self._states.get(prefix)
         if known is None:
-            dims, metric = ranks
-            found = (each.vectors for each in self._standing(prefix).values())
-            rows = vectors.read_some(self._vectors, [each for each in found if each is not None])
-            known = self._states[prefix] = state_of(
-                (
-                    (row.key, row.vectors)
-                    for row in rows
-                    # Vectors of another size were made by another model; the live view skips them, too.
-                    if row.vectors.shape[1] == dims
-                ),
-                dims,
-                metric,
-            )
+            index = self.ranked()
+            assert index is not None
+            sequences = [at for each in self._standing(prefix).values() for at in each.vectors]
+            chosen: dict[bytes, Vector] = {}
+            for row in vectors.read_some(self._vectors, sequences):
+                # Vectors of another model or another index are skipped, as by the live view.
+                if row.counts_for(index):
+                    chosen.setdefault(row.key, row.vectors if row.fits(index) else row.vectors[:0])
+            rows = ((key, made) for key, made in chosen.items() if len(made))
+            known = self._states[prefix] = state_of(rows, ranks.dims, ranks.metric)
         return known
 
 

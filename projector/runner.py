@@ -28,9 +28,9 @@ from eventstore.events import Kind
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
-from eventstore.views import Outcome
+from eventstore.views import Outcome, Signature
 from projector.fold import WriterState, fold, is_duplicate, version_seen
-from projector.projections import history, recency, vectors
+from projector.projections import history, models, recency, vectors
 from projector.projections.base import Change
 from projector.projections.items import Items
 from projector.projections.namespaces import Namespaces
@@ -207,6 +207,7 @@ class Projector:
         outcomes: dict[tuple[int, int], Outcome] = {}
         changed: list[vectors.VectorRow] = []
         writers: dict[bytes, WriterState] = {}
+        model: Signature | None = None
         self._items.begin()
         self._namespaces.begin()
         upto = list(self.position)
@@ -225,6 +226,9 @@ class Projector:
                     outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
                     continue
                 writers[session] = WriterState(record.sequence, record.appended_us)
+                if event.kind is Kind.MODEL:
+                    model = models.write(batch, record, event)
+                    continue
                 before = self._items.load(event.key)
                 decision = fold(before, event, record.time_us)
                 if decision.outcome != "applied":
@@ -246,7 +250,7 @@ class Projector:
                     for record in chunk.records
                     if record.session == self._log.session and (record.partition, record.offset) in outcomes
                 )
-            self._finish(batch, position, writers, changed)
+            self._finish(batch, position, writers, changed, model)
         if failure is not None:
             self.stopped = failure
             log.error(
@@ -272,6 +276,7 @@ class Projector:
         upto: Position,
         writers: dict[bytes, WriterState],
         changed: list[vectors.VectorRow],
+        model: Signature | None,
     ) -> None:
         handles = self._view.db.handles
         for change in self._items.changes():
@@ -281,7 +286,7 @@ class Projector:
         self._namespaces.write(batch, handles["namespaces"])
         for session, state in writers.items():
             batch.put(b"w" + session, _WRITER.pack(*state))
-        self._view.commit(batch, upto, changed)
+        self._view.commit(batch, upto, changed, model)
         self._namespaces.committed()
         self._writers.update(writers)
         if len(self._writers) > 10_000:

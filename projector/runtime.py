@@ -25,6 +25,7 @@ from eventstore.config import StoreConfig
 from eventstore.connection import FolderPlace, parse
 from eventstore.errors import (
     EventStoreError,
+    IndexMismatch,
     InvalidConfig,
     InvalidType,
     LogDamaged,
@@ -169,6 +170,8 @@ class OpenRuntime(SharedRuntime):
             )
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
+        if self._view.ranks_by(dims, distance, model):
+            return
         with self._projector.hold():
             with contextlib.suppress(ViewDamaged):
                 self._view.use_vectors(dims, distance, model, exact)
@@ -208,14 +211,12 @@ class OpenRuntime(SharedRuntime):
         projector = self._projector
         while made.position.behind(projector.position) > EXCHANGE_RECORDS:
             made.advance(projector.position)
-        if self._index is not None:
-            made.view.use_vectors(*self._index)
+        self._make_index(made.view)
         with projector.hold():
             made.advance(projector.position)
             if projector is not self._projector or made.position != projector.position:
                 raise ViewBehind("the view in use was opened anew meanwhile; try again")
-            if self._index is not None:
-                made.view.use_vectors(*self._index)
+            self._make_index(made.view)
             with self._lock:
                 self.check()
                 directories.make_current(made.folder)
@@ -244,6 +245,14 @@ class OpenRuntime(SharedRuntime):
 
     def _owned(self) -> tuple[object, ...]:
         return self._view, self._view.db, self._projector
+
+    def _make_index(self, view: MaterializedView) -> None:
+        """Make rankings possible on a view that takes the place of this one, unless the model was changed."""
+        if self._index is not None:
+            try:
+                view.use_vectors(*self._index)
+            except IndexMismatch:
+                self._index = None
 
     # ------------------------------------------------------------------ writing
 
@@ -336,8 +345,7 @@ class OpenRuntime(SharedRuntime):
                 return
             self._view.close(anew=True)
             view, projector = open_view(self._log, self._lease.directory, self._config)
-            if self._index is not None:
-                view.use_vectors(*self._index)
+            self._make_index(view)
             self._view, self._projector = view, projector
             log.warning("the view in %s is in use again", self._lease.directory)
 

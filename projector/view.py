@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 from rocksdict import DbClosedError, Rdict, Snapshot, WriteBatch
 
-from eventstore.embedding import check_same_model, differs
+from eventstore.embedding import check_same_model, differs, same_model
 from eventstore.errors import (
     EventStoreError,
     IndexMismatch,
-    LogMismatch,
     StoreClosed,
     ViewBehind,
     ViewDamaged,
@@ -35,24 +35,25 @@ from eventstore.views import (
     NamespaceCount,
     Occurrence,
     Ranking,
+    Ranks,
     Row,
     Signature,
     Vector,
     Wanted,
 )
+from projector.indexing import edition, feed, indexed
+from projector.meta import FORMAT, POSITION, check_made_from, position_in
 from projector.past import PastMoment
-from projector.projections import history, items, namespaces, recency, vectors
-from projector.rocks import Database, get, let_go, translate
-from projector.vectors import VectorChange, VectorIndex
+from projector.projections import history, items, models, namespaces, recency, vectors
+from projector.rocks import Database, let_go, translate
+from projector.vectors import VectorIndex, manifest
 
 log = logging.getLogger("projector.view")
 
 M = TypeVar("M")
 
-FORMAT: Final = b"1"
 CLOSE_SECONDS: Final = 5.0
 SAVED_ROWS: Final = 256
-_POSITION: Final = b"m:position"
 _FEED_ROWS: Final = 4_096
 _MISSING: Final = "key not found"
 """How a snapshot of rocksdict says that there is no such key: by an untyped exception."""
@@ -70,6 +71,7 @@ class Moment:
         self._history: Rdict | Snapshot = db.history.snapshot()
         self._vector_rows = db.vectors
         self._vectors = None if view.index is None else view.index.state()
+        self._ranked = view.ranked()
 
     def get(self, key: bytes) -> Row | None:
         try:
@@ -83,8 +85,8 @@ class Moment:
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         return recency.newest(self._recency, prefix)
 
-    def scan(self, prefix: bytes) -> Iterator[Row]:
-        return items.scan_rows(self._items, prefix)
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
+        return items.scan_rows(self._items, prefix, start)
 
     def count(self, prefix: bytes) -> int:
         return namespaces.count(self._namespaces, prefix)
@@ -109,6 +111,9 @@ class Moment:
         found = self._vectors.rank(query, prefix, k, only=only, exact=exact)
         return Ranking(found.hits, found.complete)
 
+    def ranked(self) -> Signature | None:
+        return self._ranked
+
     def rows_to_rank(self, prefix: bytes) -> int:
         return 0 if self._vectors is None else self._vectors.count(prefix)
 
@@ -130,7 +135,8 @@ class MaterializedView:
         self.directory = directory
         self.lock = threading.Lock()
         self.index: VectorIndex | None = None
-        self._ranks: tuple[int, Metric, str] = (0, "cosine", "")
+        self._ranks = Ranks(0, "cosine", "")
+        self._fields: tuple[str, ...] | None = None
         self._log_id = log_id
         self._reading = 0
         self._idle = threading.Condition(self.lock)
@@ -166,10 +172,8 @@ class MaterializedView:
     def read(self) -> AbstractContextManager[Moment]:
         return self._pinned(Moment)
 
-    def past(self, position: Position) -> AbstractContextManager[PastMoment]:
-        return self._pinned(
-            lambda view: PastMoment(view.db, position, None if view.index is None else view._ranks[:2])
-        )
+    def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[PastMoment]:
+        return self._pinned(lambda view: PastMoment(view.db, position, ranks))
 
     @contextmanager
     def _pinned(self, take: Callable[[MaterializedView], M]) -> Iterator[M]:
@@ -203,50 +207,87 @@ class MaterializedView:
     def signature(self) -> Signature | None:
         return self._signature
 
+    def ranked(self) -> Signature | None:
+        """What the open index is of; ``None`` while there is none."""
+        return None if self.index is None else Signature(self._ranks.model, self._ranks.dims, self._fields)
+
     def position(self, partitions: int) -> Position:
         """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
         return position_in(self.db, self.directory, partitions)
 
     # ------------------------------------------------------------------ writing
 
-    def commit(self, batch: WriteBatch, position: Position, changed: Sequence[vectors.VectorRow]) -> None:
-        """Make one batch visible, vectors included. Raises ``ViewError``; then nothing is visible."""
-        batch.put(_POSITION, str(position).encode())
+    def commit(
+        self,
+        batch: WriteBatch,
+        position: Position,
+        changed: Sequence[vectors.VectorRow],
+        model: Signature | None = None,
+    ) -> None:
+        """Make one batch visible, vectors included. Raises ``ViewError``; then nothing is visible.
+
+        ``model`` is what the batch puts on record in place of the model of before.
+        """
+        batch.put(POSITION, str(position).encode())
         first = self.sequence
+        signature = self._signature
         for row in changed:
-            if self._signature is None and len(row.vectors):
-                self._signature = Signature(row.model, row.vectors.shape[1])
-                batch.put(b"m:signature", json.dumps(self._signature).encode())
+            if signature is None and row.fields is None and len(row.vectors):
+                signature = Signature(row.model, row.vectors.shape[1])
+                batch.put(models.FIRST, json.dumps(signature).encode())
         with self.lock:
             try:
                 self.db.default.write(batch)
             except Exception as error:
                 raise translate(error, "writing the view") from error
+            self._signature = model or signature
             self.sequence = first + len(changed)
             if self.index is not None and changed:
-                self.index.apply(self._ranked(enumerate(changed, first)))
+                self._apply(self.index, [*enumerate(changed, first)])
+
+    def ranks_by(self, dims: int, distance: Metric, model: str) -> bool:
+        """Whether the open index is of these settings, and of the vectors of record."""
+        recorded = self._signature
+        return (
+            self.index is not None
+            and self._ranks[:2] == (dims, distance)
+            and not differs(self._ranks.model, model)
+            and (recorded is None or recorded.fields == self._fields)
+        )
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
-        """Open the FAISS index, or check that the open one was made for the same settings."""
+        """Open the FAISS index, or check that the open one was made for the same settings.
+
+        One whose model or fields are no longer of record makes room.
+        """
         self._refuse_other(dims, model)
-        identity = f"{self._log_id}|{model}"
+        if self.ranks_by(dims, distance, model):
+            return
+        recorded = self._signature
         if self.index is not None:
-            if self._ranks[:2] != (dims, distance) or differs(self._ranks[2], model):
+            if recorded is None or (
+                same_model(recorded, self._ranks.dims, self._ranks.model) and recorded.fields == self._fields
+            ):
                 raise IndexMismatch(
-                    f"this store is open in this process with {self._ranks}; "
+                    f"this store is open in this process with {(*self._ranks,)}; "
                     f"it cannot be used with {(dims, distance, model)} at the same time"
                 )
-            return
+            with self.lock:
+                old, self.index = self.index, None
+            old.close()
+        fields = None if recorded is None else recorded.fields
+        self._remove_former_index(model, fields)
         index = VectorIndex.open(
             self.directory / "vectors",
-            identity=identity,
+            identity=f"{self._log_id}|{model}",
+            edition=edition(fields),
             dims=dims,
             metric=distance,
             exact=exact,
             lock=self.lock,
             position=self.sequence - 1,
         )
-        self._ranks = (dims, distance, model)
+        self._ranks, self._fields = Ranks(dims, distance, model), fields
         # Fed in steps under the lock; the projector is held off by its caller meanwhile.
         pending: list[tuple[int, vectors.VectorRow]] = []
         try:
@@ -265,12 +306,21 @@ class MaterializedView:
 
     def _feed(self, index: VectorIndex, pending: list[tuple[int, vectors.VectorRow]]) -> None:
         with self.lock:
-            index.apply(self._ranked(pending))
+            self._apply(index, pending)
         pending.clear()
 
-    def _ranked(self, changed: Iterable[tuple[int, vectors.VectorRow]]) -> list[VectorChange]:
-        dims, _, model = self._ranks
-        return ranked(changed, dims, model)
+    def _apply(self, index: VectorIndex, rows: Sequence[tuple[int, vectors.VectorRow]]) -> None:
+        feed(index, Signature(self._ranks.model, self._ranks.dims, self._fields), rows)
+
+    def _remove_former_index(self, model: str, fields: tuple[str, ...] | None) -> None:
+        """Make room where the model or the fields were changed since the index was saved."""
+        folder = self.directory / "vectors"
+        owner = manifest.owner(folder)
+        if owner is not None and fields is not None:
+            former = indexed(owner)
+            if former.fields != fields or differs(former.model, model):
+                log.info("the index in %s is made anew for %s", folder, model)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _refuse_other(self, dims: int, model: str) -> None:
         on_record = self._signature
@@ -332,51 +382,4 @@ class MaterializedView:
         if not check_made_from(self.db, self.directory, log_id):
             meta.put(b"m:format", FORMAT)
             meta.put(b"m:log", log_id.encode())
-        made = get(meta, b"m:signature")
-        return None if made is None else Signature(*json.loads(made))
-
-
-def check_made_from(db: Database, directory: Path, log_id: str) -> bool:
-    """Whether a database is a view at all yet.
-
-    Raises ``ViewDamaged`` for one of another release, ``LogMismatch`` for one of another log.
-    """
-    form, owner = get(db.default, b"m:format"), get(db.default, b"m:log")
-    if form is None:
-        return False
-    if form != FORMAT:
-        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
-    if owner != log_id.encode():
-        raise LogMismatch(
-            f"the view in {directory} was built from log {owner!r}, but found log {log_id!r}. "
-            f"If the new log is the right one, remove {directory} and the view is rebuilt from it"
-        )
-    return True
-
-
-def position_in(db: Database, directory: Path, partitions: int) -> Position:
-    """Where a view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
-    data = get(db.default, _POSITION)
-    if data is None:
-        return Position.start(partitions)
-    found = Position.of(data.decode())
-    if len(found) != partitions:
-        raise LogMismatch(
-            f"the view in {directory} was built from {len(found)} partitions, "
-            f"the log has {partitions}. "
-            "Memories are kept in order by partition, so their number cannot change: "
-            "make a new log with more partitions and copy the old one into it"
-        )
-    return found
-
-
-def ranked(changed: Iterable[tuple[int, vectors.VectorRow]], dims: int, model: str) -> list[VectorChange]:
-    """Vectors that another model made cannot be compared: their memories are not ranked."""
-    return [
-        VectorChange(
-            sequence,
-            row.key,
-            row.vectors if row.vectors.shape[1] == dims and not differs(row.model, model) else None,
-        )
-        for sequence, row in changed
-    ]
+        return models.of_record(meta)

@@ -17,7 +17,7 @@ from rocksdict import ColumnFamily, Rdict, RdictIter, Snapshot, WriteBatch
 
 from eventstore.codec import pack, unpack
 from eventstore.errors import ViewDamaged
-from eventstore.events import VALUED, Kind
+from eventstore.events import UNVERSIONED, VALUED
 from eventstore.keys import escape, unescape
 from eventstore.log.position import Position
 from eventstore.views import HistoryRow, Occurrence, Wanted
@@ -31,7 +31,7 @@ _PLACE_AT: Final = struct.calcsize(">B10pQQQQQ")
 _NONE: Final = 2**64 - 1
 _COMPLEMENT: Final = 2**64 - 1
 _SETTING: Final = frozenset(kind.encode() for kind in VALUED)
-_TOUCH: Final = Kind.TOUCH.encode()
+_ADDING: Final = frozenset(kind.encode() for kind in UNVERSIONED)
 _WITHOUT_EFFECT: Final = (b"rejected", b"void")
 
 
@@ -114,8 +114,8 @@ class Standing(NamedTuple):
     updated_us: int
     expires_us: int
     ttl_us: int
-    vectors: int | None
-    """The sequence under which its vectors stand, if it has ever had any."""
+    vectors: tuple[int, ...]
+    """The sequences under which its vectors stand, those of further models first, the last added first."""
     packed: bytes
     """The row of the event that gave it its value."""
 
@@ -163,15 +163,17 @@ def _standing(it: RdictIter, stem: bytes, position: Position) -> Standing | None
     if _COMPLEMENT - _OFFSET.unpack_from(it.key(), len(stem))[0] >= before:
         it.seek(_row_below(stem, before))
     state: tuple[int, int, int, int, int] | None = None
+    sequences: tuple[int, ...] = ()
     while it.valid() and it.key().startswith(stem):
         data = it.value()
         fields = _fields(data)
         outcome = fields[1]
         if outcome not in _WITHOUT_EFFECT:
+            if fields[10] != _NONE:
+                sequences += (fields[10],)
             if outcome in _SETTING:
-                sequence = None if fields[10] == _NONE else fields[10]
-                return Standing(unescape(stem[:-1]), *(state or fields[2:7]), sequence, data)
-            if outcome != _TOUCH:
+                return Standing(unescape(stem[:-1]), *(state or fields[2:7]), sequences, data)
+            if outcome not in _ADDING:
                 return None
             state = state or fields[2:7]
         it.next()

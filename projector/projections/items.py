@@ -14,7 +14,7 @@ from typing import Final
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
 from eventstore.errors import ViewDamaged
-from eventstore.events import Kind
+from eventstore.events import UNVERSIONED
 from eventstore.views import Row
 from projector.fold import ABSENT, ItemState
 from projector.projections.base import Change
@@ -50,9 +50,9 @@ def place(data: bytes) -> tuple[int, int]:
     return partition, offset
 
 
-def scan_rows(source: Rdict | Snapshot, prefix: bytes) -> Iterator[Row]:
-    """Memories under an encoded prefix, in key order."""
-    for key, data in scan(source, prefix):
+def scan_rows(source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
+    """Memories under an encoded prefix, in key order, from ``start`` on."""
+    for key, data in scan(source, prefix, start):
         yield row(key, data)
 
 
@@ -75,7 +75,7 @@ class Items:
         # each memory as one, from the state before the first to the state after the last.
         self._pending: dict[bytes, Change] = {}
         self._touched: dict[bytes, bytes] = {}
-        """Values of memories whose last change was a refresh."""
+        """Values of memories whose last change left them as they were."""
 
     def begin(self) -> None:
         """Forget the rows of the last batch, written or not."""
@@ -101,7 +101,7 @@ class Items:
         """Take in one applied change."""
         key = change.event.key
         earlier = self._pending.get(key)
-        if change.event.kind is Kind.TOUCH:
+        if change.event.kind in UNVERSIONED:
             self._touched[key] = self._value(key, earlier)
         self._pending[key] = change if earlier is None else change._replace(before=earlier.before)
 
@@ -133,13 +133,13 @@ class Items:
             change.record.offset,
             after.vectors,
         )
-        value = self._touched[key] if change.event.kind is Kind.TOUCH else change.event.value or b""
+        value = self._touched[key] if change.event.kind in UNVERSIONED else change.event.value or b""
         batch.put(key, header + value, items)
         if not before.live and before.version:
             batch.delete(b"g" + key)
 
     def _value(self, key: bytes, earlier: Change | None) -> bytes:
         if earlier is not None:
-            return self._touched[key] if earlier.event.kind is Kind.TOUCH else earlier.event.value or b""
+            return self._touched[key] if earlier.event.kind in UNVERSIONED else earlier.event.value or b""
         data = get(self._db.items, key)
         return b"" if data is None else bytes(data[HEADER_BYTES:])

@@ -1,9 +1,11 @@
 """What every event did to its memory's vectors, in the order this view applied them.
 
 ``vectors``: sequence → item key, where the event stands in the log, and the vectors the memory
-has from then on, none when the event took them away. The sequence is the view's own, since
-partitions have no common order. This is the truth of the FAISS index: read from a sequence on,
-it brings any saved state of the index up to date. It keeps the vectors of the past, too.
+has from then on, none when the event took them away. A row without fields is all that the memory
+has; one with fields adds to it for the index of that model and those fields, and means nothing to
+any other. The sequence is the view's own, since partitions have no common order. This is the truth
+of the FAISS index: read from a sequence on, it brings any saved state of the index up to date. It
+keeps the vectors of the past, too.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 import numpy as np
+import orjson
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
 
+from eventstore.embedding import same_model
 from eventstore.errors import ViewDamaged
-from eventstore.views import Vector
+from eventstore.events import Kind
+from eventstore.views import Signature, Vector
 from projector.projections.base import Change
 from projector.rocks import check, scan, translate
 
 _SEQUENCE: Final = struct.Struct(">Q")
-_HEADER: Final = struct.Struct(">HQHIHI")
+_HEADER: Final = struct.Struct(">HQHIHIH")
 _PLACE_BYTES: Final = struct.calcsize(">HQ")
 _AT_ONCE: Final = 512
 
@@ -35,6 +40,16 @@ class VectorRow(NamedTuple):
     model: str
     vectors: Vector
     """Shape (vectors, dimensions); no rows when the memory has none any more."""
+    fields: tuple[str, ...] | None = None
+    """Of vectors that were added for another index: its default fields."""
+
+    def counts_for(self, index: Signature) -> bool:
+        """Whether an index has to know of this row."""
+        return self.fields is None or (self.fields == index.fields and self.fits(index))
+
+    def fits(self, index: Signature) -> bool:
+        """Whether these vectors may be compared with those of an index."""
+        return same_model(index, self.vectors.shape[1], self.model)
 
 
 def of(change: Change) -> VectorRow | None:
@@ -42,21 +57,23 @@ def of(change: Change) -> VectorRow | None:
     embedded = change.event.embedded
     if change.after.vectors == 0 and change.before.vectors == 0:
         return None
-    if change.before.version == change.after.version:
+    adds = change.event.kind is Kind.EMBED and change.outcome == "applied"
+    if change.before.version == change.after.version and not adds:
         return None  # A touch or a rejection: the vectors stay as they are.
     at = change.record.partition, change.record.offset
     if embedded is None or not change.after.live:
         return VectorRow(*at, change.event.key, "", np.empty((0, 0), np.float32))
     made = np.frombuffer(embedded.data, "<f4").reshape(len(embedded.paths), embedded.dims)
-    return VectorRow(*at, change.event.key, embedded.model, made)
+    return VectorRow(*at, change.event.key, embedded.model, made, change.event.fields if adds else None)
 
 
 def write(batch: WriteBatch, sequence: int, row: VectorRow, vectors: ColumnFamily) -> None:
     """Store a row under the sequence it is applied at."""
     model = row.model.encode()
     count, dims = row.vectors.shape
-    header = _HEADER.pack(row.partition, row.offset, count, dims, len(model), len(row.key))
-    data = header + model + row.key + row.vectors.astype("<f4", copy=False).tobytes()
+    fields = b"" if row.fields is None else orjson.dumps(row.fields)
+    header = _HEADER.pack(row.partition, row.offset, count, dims, len(model), len(row.key), len(fields))
+    data = header + model + row.key + fields + row.vectors.astype("<f4", copy=False).tobytes()
     batch.put(_SEQUENCE.pack(sequence), data, vectors)
 
 
@@ -111,13 +128,15 @@ def at(source: Rdict, sequence: int) -> tuple[str, Vector]:
 
 
 def _row(data: bytes) -> VectorRow:
-    partition, offset, count, dims, model_bytes, key_bytes = _HEADER.unpack_from(data)
+    partition, offset, count, dims, model_bytes, key_bytes, fields_bytes = _HEADER.unpack_from(data)
     at = _HEADER.size
     model = data[at : at + model_bytes].decode()
     at += model_bytes
     item = data[at : at + key_bytes]
-    made = np.frombuffer(data, "<f4", offset=at + key_bytes).reshape(count, dims)
-    return VectorRow(partition, offset, item, model, made)
+    at += key_bytes
+    fields = tuple(orjson.loads(data[at : at + fields_bytes])) if fields_bytes else None
+    made = np.frombuffer(data, "<f4", offset=at + fields_bytes).reshape(count, dims)
+    return VectorRow(partition, offset, item, model, made, fields)
 
 
 def end(source: Rdict) -> int:

@@ -66,6 +66,7 @@ class VectorIndex:
         identity: str,
         dims: int,
         metric: Metric,
+        edition: str = "",
         exact: bool = False,
         limits: Limits | None = None,
         lock: AbstractContextManager[object] | None = None,
@@ -73,16 +74,16 @@ class VectorIndex:
     ) -> VectorIndex:
         """Open the saved state, or start empty (``covered`` is -1) with one warning if it cannot be used.
 
-        ``identity`` names the log and the model the vectors belong to. ``position`` is the offset up
-        to which the caller itself holds changes; saved state beyond it is not used. No other process
-        may have the directory open.
+        ``identity`` names the log and the model the vectors belong to, ``edition`` which of them.
+        ``position`` is the offset up to which the caller itself holds changes; saved state beyond it
+        is not used. No other process may have the directory open.
 
         Raises:
             OSError: the directory cannot be made or written.
         """
         limits = limits or Limits()
         lock = lock or threading.Lock()
-        owner = Owner(identity, dims, metric)
+        owner = Owner(identity, dims, metric, edition)
         directory.mkdir(parents=True, exist_ok=True)
         saved = _load(directory, owner, position) or Saved(-1, 0, [], set())
         upkeep = Upkeep(directory, owner, saved, limits, lock, graphs=not exact and metric != "inner_product")

@@ -32,6 +32,8 @@ class Owner:
     identity: str
     dims: int
     metric: Metric
+    edition: str = ""
+    """Which of the vectors of that identity, where there are several."""
 
 
 class Saved(NamedTuple):
@@ -48,7 +50,7 @@ def owner(directory: Path) -> Owner | None:
     """What the saved state in a directory belongs to; ``None`` if there is none that can be read."""
     try:
         body = json.loads((directory / NAME).read_bytes())["state"]
-        return Owner(body["identity"], body["dims"], body["metric"])
+        return Owner(body["identity"], body["dims"], body["metric"], body["edition"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

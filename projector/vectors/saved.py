@@ -7,14 +7,15 @@ from pathlib import Path
 
 from projector.vectors import manifest
 from projector.vectors.files import UnusableFile
+from projector.vectors.manifest import Owner
 from projector.vectors.scoring import Scorer
 from projector.vectors.state import State
 
 ATTEMPTS = 3
 
 
-def saved_state(directory: Path) -> State | None:
-    """What was last saved in a directory; ``None`` when there is nothing that can be used.
+def saved_state(directory: Path) -> tuple[State, Owner] | None:
+    """What was last saved in a directory, and of what; ``None`` when there is nothing that can be used.
 
     Its owner may replace files while they are read, so a few attempts are made.
     """
@@ -29,5 +30,5 @@ def saved_state(directory: Path) -> State | None:
         if saved is None or saved.covered < 0:
             return None
         scorer = Scorer(owner.metric, owner.dims)
-        return State(saved.covered, tuple(saved.segments), scorer, sys.maxsize, exact=True)
+        return State(saved.covered, tuple(saved.segments), scorer, sys.maxsize, exact=True), owner
     return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +28,15 @@ async def status(cache: Cache, on: Any, key: str = "k") -> str:
     return (await cache.swr(key, Counting(key), fresh_for=HOUR, depends_on=on)).status
 
 
+def refresh(store: EventStore) -> None:
+    """Late enough for it not to be left out, and written at once."""
+    before = store._runtime.log.high_water_mark()
+    time.sleep(0.1)
+    store.get(ALICE, "city", refresh_ttl=True)
+    store._expiry.flush()
+    assert store._runtime.log.high_water_mark() != before
+
+
 CHANGES: dict[str, tuple[Callable[[EventStore], Any], bool]] = {
     "put": (lambda store: store.put(ALICE, "city", {"n": 2}), True),
     "delete": (lambda store: store.delete(ALICE, "city"), True),
@@ -34,19 +45,18 @@ CHANGES: dict[str, tuple[Callable[[EventStore], Any], bool]] = {
     "the same key elsewhere": (lambda store: store.put(("users", "bob"), "city", {"n": 2}), False),
     "a namespace below": (lambda store: store.put((*ALICE, "deep"), "city", {"n": 2}), False),
     "a label that begins alike": (lambda store: store.put(("users", "alice2"), "city", {"n": 2}), False),
-    "a refresh of its expiry": (lambda store: store.get(ALICE, "city", refresh_ttl=True), False),
+    "a refresh of its expiry": (lambda store: refresh(store), False),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_what_ends_an_entry_that_names_a_memory(tmp_path: Path, name: str) -> None:
     change, ends = CHANGES[name]
-    with EventStore.open(tmp_path / "s", ttl={"default_ttl": 60, "refresh_on_read": True}) as store:
+    with EventStore.open(tmp_path / "s", ttl={"default_ttl": 0.1, "refresh_on_read": False}) as store:
         store.put(ALICE, "city", {"n": 1})
         cache = Cache.from_store(store)
         await status(cache, [CITY])
         change(store)
-        store._expiry.flush()
         assert await status(cache, [CITY]) == ("miss" if ends else "fresh")
 
 
@@ -207,3 +217,19 @@ async def test_dependencies_that_make_no_sense(cache: Cache, bad: Any) -> None:
     with pytest.raises((InvalidType, InvalidInput)):
         await cache.swr("k", load, depends_on=bad)
     assert load.calls == 0
+
+
+async def test_an_entry_from_memories_that_are_gone_is_a_miss(tmp_path: Path) -> None:
+    """The log of memories was restored from an older copy; the cache was not."""
+    folder = tmp_path / "s"
+    with EventStore.open(folder) as store:
+        store.put(*CITY, {"n": 1})
+    shutil.copytree(folder / "log", tmp_path / "copy")
+    with EventStore.open(folder) as store:
+        store.put(*CITY, {"n": 2})
+        await status(Cache.from_store(store), [CITY])
+    shutil.rmtree(folder / "log")
+    shutil.rmtree(folder / "views")
+    shutil.move(tmp_path / "copy", folder / "log")
+    with EventStore.open(folder) as store:
+        assert await status(Cache.from_store(store), [CITY]) == "miss"

@@ -146,6 +146,14 @@ async def test_a_refresh_that_fails_is_tried_again_after_a_pause(
     assert (found.value, found.status) == ("new", "expired")
 
 
+async def test_an_entry_lives_no_longer_than_its_writer_said(open_told: OpenCache, clock: Clock) -> None:
+    cache = open_told()
+    await cache.swr("k", Counting("old"), max_age=timedelta(seconds=10))
+    clock.advance(10)
+    found = await cache.swr("k", Counting("new"), fresh_for=HOUR, max_age=HOUR)
+    assert (found.value, found.status) == ("new", "expired")
+
+
 async def test_who_must_wait_does_not_wait_for_a_pause(open_told: OpenCache, clock: Clock) -> None:
     cache = open_told()
     await cache.swr("k", Counting("old"), max_age=HOUR)

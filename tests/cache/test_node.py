@@ -143,6 +143,15 @@ def test_names_with_any_separator_are_apart(store: EventStore) -> None:
     assert (("",), "k") in cache.get(keys)
 
 
+def test_clearing_everything_and_clearing_the_empty_namespace_are_two_keys_of_the_topic(
+    store: EventStore,
+) -> None:
+    """Else compaction would drop the one for the other."""
+    cache = EventCache(store)
+    (everything,), (empty,) = cache._clears(None), cache._clears([()])
+    assert everything.digest != empty.digest
+
+
 def test_clearing_is_for_nodes_only(store: EventStore) -> None:
     async def go() -> None:
         cache = Cache.from_store(store)

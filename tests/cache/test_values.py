@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 import os
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,8 @@ from eventstore.cache import Cache, EventCache, default
 from eventstore.cache.events import DAY_US
 from eventstore.cache.sealing import ENVIRONMENT, Seal
 from eventstore.errors import InvalidConfig, InvalidType, StoreClosed, UndecodableEvent
+from eventstore.log.high_water import HighWater
+from eventstore.log.position import Position
 from tests.cache.conftest import Counting, OpenCache
 from tests.cache.handles import log_files
 from tests.cache.told import Clock
@@ -301,3 +304,41 @@ async def test_a_damaged_segment_loses_entries_and_nothing_else(
     with EventStore.open(tmp_path / "s") as store:
         assert await Cache.from_store(store).cache_get("k") == 1
     assert not caplog.text
+
+
+async def test_entries_survive_a_look_between_append_and_announcement(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own appends are visible before the mark moves; that is no sign of damage."""
+    publish = HighWater.publish
+
+    def look_first(mark: HighWater, end: int) -> None:
+        looking = threading.Thread(target=cache.shared.catch_up)
+        looking.start()
+        looking.join()
+        publish(mark, end)
+
+    monkeypatch.setattr(HighWater, "publish", look_first)
+    for number in range(5):
+        await cache.cache_set(f"k{number}", number)
+    assert [await cache.cache_get(f"k{number}") for number in range(5)] == [*range(5)]
+
+
+async def test_a_write_that_arrives_after_a_later_one_of_its_writer_changes_nothing(cache: Cache) -> None:
+    shared = cache.shared
+    await cache.cache_set("k", 1)
+    await cache.cache_set("k", "later")
+    *_, chunk = shared._log.chunks(Position(0))
+    record = chunk.records[-1]
+    early = record._replace(offset=record.offset + 1, sequence=record.sequence - 1, value=b'"earlier"')
+    # While this is held nobody sees that the log has no such records.
+    with shared._applying:
+        shared._apply([early])
+        found = shared.find(record.key)
+        assert found is not None
+        assert found.value == b'"later"'
+        shared._apply([early._replace(offset=record.offset + 2, session=b"another session.")])
+        found = shared.find(record.key)
+        assert found is not None
+        assert found.value == b'"earlier"'
+        shared._position = chunk.position

@@ -37,7 +37,7 @@ def test_a_password(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="eventstore")
     broker = new_kafka_broker(login=Login("ann", SECRET))
-    sasl = "security_protocol=SASL_PLAINTEXT&put_timeout=2&connect_timeout=3&partitions=1"
+    sasl = "security_protocol=SASL_PLAINTEXT&put_timeout=2&connect_timeout=2&partitions=1"
     plain = f"kafka://{broker.address}/{new_name()}"
 
     # In the connection string, a config object, the environment.
@@ -57,12 +57,12 @@ def test_a_password(
     # Refused by name, without a thread left behind; at once, unless the broker hangs up too soon.
     before = our_threads()
     for who in (f"ann:{SECRET[:4]}", f"bob:{QUOTED}"):
-        with took(0, 6), pytest.raises((InvalidConfig, LogUnavailable), match="the password") as refused:
+        with took(0, 5), pytest.raises((InvalidConfig, LogUnavailable), match="the password") as refused:
             EventStore.open(f"kafka://{who}@{broker.address}/{new_name()}?{sasl}", views=tmp_path / "c")
         assert SECRET not in str(refused.value) and QUOTED not in str(refused.value)
     assert within(3, lambda: our_threads() <= before)
     with took(0, 4), pytest.raises((LogUnavailable, InvalidConfig), match="security_protocol"):
-        EventStore.open(f"{plain}?connect_timeout=2", views=tmp_path / "c")
+        EventStore.open(f"{plain}?connect_timeout=1", views=tmp_path / "c")
     assert SECRET not in caplog.text
 
 

@@ -28,6 +28,8 @@ log = logging.getLogger("eventstore.log.kafka")
 BUSY_SECONDS: Final = 0.2
 """So long after an append the follower leaves it the processor: appends are shown without it."""
 BREATH_SECONDS: Final = 0.05
+FOLLOW_SECONDS: Final = 3.0
+"""How long the follower tries to connect before it looks whether it is still wanted."""
 
 
 class KafkaLog:
@@ -129,7 +131,9 @@ class KafkaLog:
             # What was handed out last was not applied: it is read again.
             self._drop_reader()
         if self._reader is None:
-            self._reader = Reader(self._place, self._questions, start)
+            # Not for long: closing waits for whoever is in here.
+            patience = min(self._place.options.connect_timeout, FOLLOW_SECONDS)
+            self._reader = Reader(self._place, self._questions, start, connect_timeout=patience)
         try:
             self._check()
             self._reader.skip_to(start)
@@ -157,7 +161,7 @@ class KafkaLog:
                 begin,
                 start.behind(begin),
             )
-        return Reader(self._place, self._questions, start, begin)
+        return Reader(self._place, self._questions, start, begin=begin)
 
     def open_cache(self) -> KafkaLog:
         """The log of cache entries: the topic with ``.cache`` behind its name, made when missing."""

@@ -25,7 +25,7 @@ from eventstore.connection import KafkaPlace, where
 from eventstore.errors import InvalidConfig, LogDamaged, LogError, LogMismatch, LogUnavailable
 from eventstore.log.base import Chunk
 from eventstore.log.kafka.assembly import Assembly
-from eventstore.log.kafka.client import FETCH_BYTES, connect
+from eventstore.log.kafka.client import FETCH_BYTES, connect, ms
 from eventstore.log.kafka.questions import Questions
 from eventstore.log.kafka.stamps import Incoming, incoming, partition_of
 from eventstore.log.position import Position
@@ -39,11 +39,18 @@ class Reader:
     """One consumer of all partitions. One thread at a time."""
 
     def __init__(
-        self, place: KafkaPlace, questions: Questions, start: Position, begin: Position | None = None
+        self,
+        place: KafkaPlace,
+        questions: Questions,
+        start: Position,
+        *,
+        begin: Position | None = None,
+        connect_timeout: float | None = None,
     ) -> None:
         """With ``begin``, what lies before it is gone, and is passed over.
 
-        Raises ``LogUnavailable`` when the cluster does not answer.
+        Raises ``LogUnavailable`` when the cluster does not answer within ``connect_timeout`` seconds
+        (default: the place's).
         """
         self._place = place
         self._questions = questions
@@ -56,6 +63,7 @@ class Reader:
             KafkaConsumer,
             place,
             client_id="eventstore-reader",
+            bootstrap_timeout_ms=ms(connect_timeout or place.options.connect_timeout),
             metrics_enabled=False,
             group_id=None,
             enable_auto_commit=False,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from eventstore.keys import TOUCH_PREFIX
+from eventstore.keys import MODEL_KEY, memory_of
 from eventstore.log.base import Record, StoredRecord
 
 WRITER = "writer"
@@ -44,9 +44,12 @@ class Incoming(NamedTuple):
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a record: by the first label of its memory's namespace.
 
-    So one user's memories stay in order together, and so do their refreshes.
+    So one user's memories stay in order together, and so does all that is about them. Changes of
+    the embedding model are in order among themselves, in the first partition.
     """
-    label = key.removeprefix(TOUCH_PREFIX).partition(b"\x00")[0]
+    if key == MODEL_KEY:
+        return 0
+    label = memory_of(key).partition(b"\x00")[0]
     return crc32(label) % partitions
 
 
