@@ -121,7 +121,7 @@ def _decode(record: StoredRecord) -> Event:
         _provenance(headers),
         None if ttl is None else _minutes(ttl),
         tuple(paths) if isinstance(paths, list) else paths,
-        _embedded(headers) if "model" in headers else None,
+        _embedded(headers) if "model" in headers or "vectors" in headers else None,
         None if expected is None else int(expected),
         "omits-expired" in headers,
         int(get("seen-version", b"0")),

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from eventstore.errors import OutcomeUnknown, StoreClosed
+from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch
 from eventstore.views import Written
 
@@ -86,10 +87,11 @@ class Committer:
         # between acquire() and knowing of it.
         try:
             if not self._committing.locked():
-                with self._committing:
-                    self._commit_queue()
-                if self._queue:
-                    self._call_thread()
+                with Uninterrupted():
+                    with self._committing:
+                        self._commit_queue()
+                    if self._queue:
+                        self._call_thread()
         except BaseException:
             # What is queued, by this caller or others, must not wait for the next write.
             self._call_thread()

@@ -89,10 +89,7 @@ class EventStore(Past, BaseStore):
         self._latest = (self._config.read_consistency or default) == "latest"
         self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who, self._advance)
         self._position = Position.start(runtime.log.partitions)
-        if self._embedder is not None:
-            made = self._embedder
-            made.check_same(runtime.view.signature())
-            runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
+        self._use_index()
 
     # ------------------------------------------------------------------ life cycle
 
@@ -178,6 +175,8 @@ class EventStore(Past, BaseStore):
             return [self._get(check_get(ops[0]))]
         planned = self._plan(ops)
         vectors = None
+        if not self._is_indexed(planned):
+            self._use_index()
         if self._embedder is not None and planned.needs_model:
             vectors = self._embedder.embed(planned.documents, planned.queries)
         results = self._read(planned, vectors)
@@ -193,6 +192,8 @@ class EventStore(Past, BaseStore):
             return [self._get(check_get(ops[0]))]
         planned = self._plan(ops)
         vectors = None
+        if not self._is_indexed(planned):
+            await asyncio.to_thread(self._use_index)
         if self._embedder is not None and planned.needs_model:
             vectors = await self._embedder.aembed(planned.documents, planned.queries)
         if all(_is_quick(step) for step in planned.steps):
@@ -326,11 +327,18 @@ class EventStore(Past, BaseStore):
         if self._embedder is not None and planned.needs_model:
             # Another process may have been the first to record vectors, after this store was opened.
             self._refresh_view()
-            made = self._embedder
-            made.check_same(self._runtime.view.signature())
-            # A change of model since then has put other vectors on record.
-            self._runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
+            self._embedder.check_same(self._runtime.view.signature())
         return planned
+
+    def _is_indexed(self, planned: Plan) -> bool:
+        """Whether nothing has to be done before a ranking: a change of model puts other vectors on record."""
+        made = self._embedder
+        return made is None or not planned.needs_model or self._runtime.ranks_by(made.ranks)
+
+    def _use_index(self) -> None:
+        if (made := self._embedder) is not None:
+            made.check_same(self._runtime.view.signature())
+            self._runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
 
     def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[list[Batch], list[Touched]]:
         touched, refreshes = self._expiry.waiting(planned.puts)

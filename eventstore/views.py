@@ -239,10 +239,13 @@ class Runtime(Protocol):
         """Return when the view holds everything before a position. Raises ``ViewBehind``."""
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
-        """Make rankings possible, over the vectors of record. Cheap once they are.
+        """Make rankings possible, over the vectors of record.
 
         Raises ``IndexMismatch`` if the vectors on record differ.
         """
+
+    def ranks_by(self, ranks: Ranks) -> bool:
+        """Whether :meth:`use_vectors` has nothing more to do for these settings."""
 
     def release(self) -> None:
         """Give up one use; the last one closes log and view."""

@@ -22,7 +22,7 @@ from eventstore.config import StoreConfig
 from eventstore.errors import EventStoreError, InvalidConfig, StoreClosed, ViewBehind, ViewError
 from eventstore.log.base import Batch, Log, StoredRecord
 from eventstore.log.position import Position
-from eventstore.views import Metric, Outcome, View, Written
+from eventstore.views import Metric, Outcome, Ranks, View, Written
 from projector import directories
 from projector.attached_view import AttachedView, Replica
 from projector.fold import ItemState, version_seen
@@ -119,6 +119,9 @@ class AttachedRuntime(SharedRuntime):
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
         self._view.use_vectors(dims, distance, model, exact)
+
+    def ranks_by(self, ranks: Ranks) -> bool:
+        return self._view.ranks_by(ranks)
 
     def write(self, batch: Batch) -> Written:
         (shown,) = self.write_all([batch])

@@ -109,9 +109,9 @@ class OwnIndex:
             feed(self._index, self.of, pending)
             return self._index.state()
 
-    def serves(self, dims: int, metric: Metric, model: str, recorded: Signature | None) -> bool:
+    def serves(self, ranks: Ranks, recorded: Signature | None) -> bool:
         """Whether it is of these settings, and of the vectors of record."""
-        same = self.settings[:2] == (dims, metric) and not differs(self.of.model, model)
+        same = self.settings[:2] == ranks[:2] and not differs(self.of.model, ranks.model)
         return same and (recorded is None or recorded.fields == self.of.fields)
 
     def anew(self) -> OwnIndex:
@@ -257,14 +257,12 @@ class AttachedView:
         """
         recorded = self.signature()
         check_same_model(recorded, dims, model)
-        if self._ranks is not None and self._ranks.serves(dims, distance, model, recorded):
-            return
         with self._moving:
             old = self._ranks
             if old is not None:
-                if old.serves(dims, distance, model, recorded):
+                if old.serves(Ranks(dims, distance, model), recorded):
                     return
-                if recorded is None or old.serves(*old.settings[:2], recorded.model, recorded):
+                if recorded is None or old.serves(Ranks(*old.settings[:2], recorded.model), recorded):
                     raise IndexMismatch(
                         f"this store is open in this process with {old.settings[:3]}; "
                         f"it cannot be used with {(dims, distance, model)} at the same time"
@@ -281,6 +279,10 @@ class AttachedView:
                 self._current.ranked = ranks.of
             if old is not None:
                 old.close()
+
+    def ranks_by(self, ranks: Ranks) -> bool:
+        """Whether the index is of these settings, and of the vectors of record."""
+        return self._ranks is not None and self._ranks.serves(ranks, self.signature())
 
     def replicas(self) -> list[Replica]:
         """Every open database."""

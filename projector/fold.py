@@ -83,7 +83,7 @@ def fold(state: ItemState, event: Event, time_us: int) -> Decision:
         # More than one model's vectors may be there; what counts is whether there are any to take away.
         count = 0 if event.embedded is None else len(event.embedded.paths)
         return Decision("applied", state._replace(vectors=max(state.vectors, count)))
-    if event.expires_us != state.expires_us:
+    if event.kind is not Kind.EXPIRE or event.expires_us != state.expires_us:
         return Decision("void", state)
     return Decision("applied", _gone(state, time_us))
 

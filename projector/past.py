@@ -131,13 +131,12 @@ class PastMoment:
     def _state(self, prefix: bytes, ranks: Ranks) -> State:
         known = self._states.get(prefix)
         if known is None:
-            index = self.ranked()
-            assert index is not None
             sequences = [at for each in self._standing(prefix).values() for at in each.vectors]
+            index = self.ranked() if sequences else None
             chosen: dict[bytes, Vector] = {}
             for row in vectors.read_some(self._vectors, sequences):
                 # Vectors of another model or another index are skipped, as by the live view.
-                if row.counts_for(index):
+                if index is not None and row.counts_for(index):
                     chosen.setdefault(row.key, row.vectors if row.fits(index) else row.vectors[:0])
             rows = ((key, made) for key, made in chosen.items() if len(made))
             known = self._states[prefix] = state_of(rows, ranks.dims, ranks.metric)

@@ -98,12 +98,8 @@ def reembed(
     runtime.check()
     work = _Work(runtime, Embedder(index), max(1, check_count(batch, "batch")), stop, Provenance(actor))
     with Bar(f"embedding with {work.goal.model}", log) as bar:
-        try:
-            outcome = work.run(bar)
-        except _Stopped:
-            outcome = "stopped"
         return Reembedded(
-            outcome=outcome,
+            outcome=work.run(bar),
             model=work.goal.model,
             fields=work.goal.fields or (),
             replaced=None if work.before is None else work.before.model,
@@ -149,14 +145,21 @@ class _Work:
         self._who = who
         _refuse_alike(self.before, self.goal)
 
-    def run(self, bar: Bar) -> Literal["switched", "current"]:
+    def run(self, bar: Bar) -> Literal["switched", "current", "stopped"]:
+        try:
+            return self._run(bar)
+        except _Stopped:
+            return "stopped"
+
+    def _run(self, bar: Bar) -> Literal["switched", "current"]:
         at = self._runtime.applied
         self._everything(bar)
         while True:
             since, at, lacking = self._written(at)
             if len(lacking) <= self._batch:
                 break
-            self._embed(lacking)
+            for some in self._batches(lacking):
+                self._embed(some)
         outcome = self._exchange(lacking)
         if outcome == "switched":
             self._settle(since)
@@ -168,6 +171,9 @@ class _Work:
         for rows, total, lacking in self._pages():
             for some in self._batches(lacking):
                 self._embed(some)
+            if self._stop.is_set():
+                raise _Stopped
+            self.present += rows - len(lacking)
             looked += rows
             bar.update(looked, max(looked, total))
 
@@ -184,7 +190,7 @@ class _Work:
             start = rows[-1].key + b"\x00"
 
     def _written(self, since: Position) -> tuple[Position, Position, list[_Lacking]]:
-        """Where the look began and how far the view was, and what of the memories written since lacks vectors."""
+        """``since``, how far the view was, and what of the memories written in between lacks vectors."""
         self._runtime.catch_up()
         at = self._runtime.applied
         keys = {
@@ -226,14 +232,8 @@ class _Work:
     # ------------------------------------------------------------------ one memory, one batch
 
     def _lacking(self, view: ReadView, rows: Sequence[Row]) -> list[_Lacking]:
-        found = []
-        for row in rows:
-            lacking = self._look(view, row)
-            if lacking is None:
-                self.present += 1
-            else:
-                found.append(lacking)
-        return found
+        looked = (self._look(view, row) for row in rows)
+        return [each for each in looked if each is not None]
 
     def _look(self, view: ReadView, row: Row) -> _Lacking | None:
         for past in view.history(row.key, None):
@@ -251,7 +251,7 @@ class _Work:
     def _made(self, view: ReadView, past: HistoryRow) -> bool:
         """Whether the vectors of an event are the new model's."""
         if past.vectors is None:
-            return not past.outcome == Kind.PUT and "model" not in past.headers
+            return False
         model, made = view.vectors(past.vectors)
         return same_model(self.goal, made.shape[1], model)
 
@@ -290,16 +290,14 @@ class _Work:
         if change is not None:
             records.append(encode(change))
         if records:
+            written = self._runtime.write(self._runtime.prepare(records))
             # What was overwritten meanwhile is void, and is found among what was written since.
-            self._runtime.write(self._runtime.prepare(records))
-        self.memories += len(lacking)
+            self.memories += len(lacking) - len(written.outcomes)
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 made = self._embedder.embed(texts, ())
-                self.texts += len(texts)
-                return made
             except EmbeddingFailed as error:
                 if attempt == ATTEMPTS:
                     raise
@@ -308,6 +306,23 @@ class _Work:
                     "the embedding model failed (%s), attempt %d of %d; again in %.1f s",
                     type(error.__cause__).__name__, attempt, ATTEMPTS, pause,
                 )  # fmt: skip
+            else:
+                self.texts += len(texts)
+                return made
             if self._stop.wait(pause):
                 raise _Stopped
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _is(recorded: Signature, goal: Signature) -> bool:
+    return same_model(recorded, goal.dims, goal.model) and recorded.fields == goal.fields
+
+
+def _refuse_alike(before: Signature | None, goal: Signature) -> None:
+    """Raise where two embedders without names of their own could be one model or two."""
+    if before is not None and before.model != goal.model and not differs(before.model, goal.model):
+        raise InvalidConfig(
+            f"the vectors on record were made by {before.model!r}, the new ones would be by {goal.model!r}; "
+            "neither names its model, so nothing could tell their vectors apart. Name it: index['model'], or "
+            "--model"
+        )

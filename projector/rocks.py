@@ -9,7 +9,9 @@ the log it was made from is.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +35,10 @@ FAMILIES: Final = ("items", "recency", "namespaces", "history", "vectors")
 """Column families beside the default one, which holds positions, writers, graves and expiries."""
 
 MIB: Final = 1 << 20
+OPEN_ATTEMPTS: Final = 20
+OPEN_PAUSE: Final = 0.05
+"""Seconds between attempts to open what this very process has just closed."""
+_HELD_HERE: Final = "lock hold by current process"
 
 
 def _options(cache: Cache, *, write_buffer: int, compress: bool, bloom: bool, deletions: bool) -> Options:
@@ -121,10 +127,16 @@ class Database:
                 options.set_max_open_files(-1)
                 # By default every look at the owner's progress starts 16 threads for each family.
                 options.set_max_file_opening_threads(1)
-        try:
-            self.default = Rdict(str(path), options=default, column_families=families, access_type=access)
-        except Exception as error:
-            raise translate(error, f"opening the view in {path}") from error
+        for attempt in range(OPEN_ATTEMPTS):
+            try:
+                self.default = Rdict(str(path), options=default, column_families=families, access_type=access)
+                break
+            except Exception as error:
+                if attempt + 1 == OPEN_ATTEMPTS or _HELD_HERE not in str(error):
+                    raise translate(error, f"opening the view in {path}") from error
+            # Closed in this process, but an iterator in the frames of some exception is still alive.
+            gc.collect()
+            time.sleep(OPEN_PAUSE)
         self.items, self.recency, self.namespaces, self.history, self.vectors = (
             self.default.get_column_family(name) for name in FAMILIES
         )

@@ -25,6 +25,7 @@ from eventstore.errors import (
     ViewDamaged,
 )
 from eventstore.events import Kind
+from eventstore.interrupts import Uninterrupted
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
@@ -192,15 +193,17 @@ class Projector:
             return
         if self.unsure:
             raise ViewBehind("the view is being opened anew after a failure; try again")
-        try:
-            self._fold(chunks)
-        except BaseException as error:
-            # Not only errors: Ctrl-C can fall between the view's write and what is kept of it here.
-            self.unsure = True
-            let_go(error)
-            if isinstance(error, ViewDamaged):
-                self._view.mark_damaged()
-            raise
+        with Uninterrupted():
+            try:
+                self._fold(chunks)
+            except BaseException as error:
+                # Not only errors: an interrupt of another kind can fall between the view's write and
+                # what is kept of it here.
+                self.unsure = True
+                let_go(error)
+                if isinstance(error, ViewDamaged):
+                    self._view.mark_damaged()
+                raise
 
     def _fold(self, chunks: Sequence[Chunk]) -> None:
         batch = WriteBatch(raw_mode=True)

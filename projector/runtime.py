@@ -34,9 +34,10 @@ from eventstore.errors import (
     ViewDamaged,
     ViewError,
 )
+from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch, Log, StoredRecord
 from eventstore.log.position import Position
-from eventstore.views import Metric, View, Written
+from eventstore.views import Metric, Ranks, View, Written
 from projector import directories
 from projector.attached import AttachedRuntime
 from projector.beside import NewView
@@ -170,8 +171,6 @@ class OpenRuntime(SharedRuntime):
             )
 
     def use_vectors(self, dims: int, distance: Metric, model: str, exact: bool) -> None:
-        if self._view.ranks_by(dims, distance, model):
-            return
         with self._projector.hold():
             with contextlib.suppress(ViewDamaged):
                 self._view.use_vectors(dims, distance, model, exact)
@@ -181,6 +180,9 @@ class OpenRuntime(SharedRuntime):
             self._reopen()
             self._view.use_vectors(dims, distance, model, exact)
             self._index = (dims, distance, model, exact)
+
+    def ranks_by(self, ranks: Ranks) -> bool:
+        return self._view.ranks_by(ranks)
 
     @property
     def trouble(self) -> EventStoreError | None:
@@ -275,6 +277,12 @@ class OpenRuntime(SharedRuntime):
                 self._show_own(written)
             except EventStoreError as error:
                 failure.append(error)
+        if failure and written and self._projector.unsure:
+            # Perhaps only this commit broke off: opened anew, the view takes the write from the log.
+            with contextlib.suppress(EventStoreError):
+                self._reopen()
+                self.wait_for(after(self._projector.position, written[-1]), 0.0)
+                failure.clear()
         if failure:
             failed = ViewBehind(f"the write is in the log, but the view does not show it: {failure[0]}")
             failed.__cause__ = failure[0]
@@ -340,7 +348,7 @@ class OpenRuntime(SharedRuntime):
 
     def _reopen(self) -> None:
         """Open the view anew after a write to it broke off: RocksDB may not recover by itself."""
-        with self._projector.hold():
+        with Uninterrupted(), self._projector.hold():
             if not self._projector.unsure:
                 return
             self._view.close(anew=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from eventstore.commit import Committer
 from eventstore.errors import EventStoreError, StoreClosed, StoreForked
+from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch, Log, Record
 from eventstore.views import Written
 
@@ -93,8 +94,9 @@ class SharedRuntime(ABC):
             if self._closed:
                 return
             self._closed = True
-        self._committer.close()
-        self._end()
+        with Uninterrupted():
+            self._committer.close()
+            self._end()
 
     def forked(self) -> None:
         """Called in a forked child: its copies of locks, files and threads are not to be touched."""

@@ -245,13 +245,13 @@ class MaterializedView:
             if self.index is not None and changed:
                 self._apply(self.index, [*enumerate(changed, first)])
 
-    def ranks_by(self, dims: int, distance: Metric, model: str) -> bool:
+    def ranks_by(self, ranks: Ranks) -> bool:
         """Whether the open index is of these settings, and of the vectors of record."""
         recorded = self._signature
         return (
             self.index is not None
-            and self._ranks[:2] == (dims, distance)
-            and not differs(self._ranks.model, model)
+            and self._ranks[:2] == ranks[:2]
+            and not differs(self._ranks.model, ranks.model)
             and (recorded is None or recorded.fields == self._fields)
         )
 
@@ -261,7 +261,7 @@ class MaterializedView:
         One whose model or fields are no longer of record makes room.
         """
         self._refuse_other(dims, model)
-        if self.ranks_by(dims, distance, model):
+        if self.ranks_by(Ranks(dims, distance, model)):
             return
         recorded = self._signature
         if self.index is not None:

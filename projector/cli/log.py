@@ -12,7 +12,7 @@ import typer
 
 from eventstore.codec import decode
 from eventstore.errors import EventStoreError
-from eventstore.events import VALUED
+from eventstore.events import VALUED, Kind
 from eventstore.history import moment
 from eventstore.keys import decode_item
 from eventstore.log.base import StoredRecord
@@ -72,7 +72,7 @@ def _records(log: EmbeddedLog, start: int, limit: int) -> Iterator[StoredRecord]
 
 def _event(record: StoredRecord) -> dict[str, Any]:
     event = decode(record)
-    namespace, key = decode_item(event.key)
+    namespace, key = ((), None) if event.kind is Kind.MODEL else decode_item(event.key)
     made = event.embedded
     return {
         "offset": record.offset,
@@ -97,7 +97,7 @@ def _row(event: dict[str, Any]) -> dict[str, Any]:
         "offset": event["offset"],
         "when (UTC)": when(datetime.fromisoformat(event["at"])),
         "what": event["kind"],
-        "memory": "/".join([*event["namespace"], event["key"]]),
+        "memory": "/".join([*event["namespace"], event["key"] or ""]),
         "actor": event["actor"],
         "thread": event["thread"],
         "ttl (min)": event["ttl_minutes"],

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from eventstore.errors import EventStoreError
-from projector.cli import run, views
+from projector.cli import reembed, run, views
 from projector.cli.output import complain
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("run")(run.run)
 app.command("status")(views.status)
 app.command("rebuild")(views.rebuild)
 app.command("verify")(views.verify)
+app.command("reembed")(reembed.reembed)
 app.command("snapshot")(views.snapshot)
 app.command("start-from")(views.start)
 

@@ -40,7 +40,7 @@ def rebuild(
 
     Ctrl-C stops it; the next rebuild continues.
     """
-    _say_more()
+    say_more()
     try:
         with _without_collector():
             done = rebuild_at(store, views=views, number=view)
@@ -70,7 +70,7 @@ def rebuild(
 
 def verify(store: Store, views: Views = None, as_json: Json = False) -> None:
     """Read the whole log, and hold every view against a replay of it."""
-    _say_more()
+    say_more()
     with _without_collector():
         reports = verify_at(store, views=views)
     if as_json:
@@ -108,7 +108,7 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
 
 def snapshot(store: Store, folder: Folder, views: Views = None, as_json: Json = False) -> None:
     """Copy a view into a folder, to start from later; a snapshot there is replaced."""
-    _say_more()
+    say_more()
     made = take_at(store, folder, views=views)
     if as_json:
         emit(made.model_dump())
@@ -135,7 +135,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def _say_more() -> None:
+def say_more() -> None:
     """Progress where there is no terminal, and warnings, go to standard error."""
     logger = logging.getLogger("projector")
     if not logger.handlers:

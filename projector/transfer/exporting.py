@@ -7,7 +7,7 @@ file appears under its name when it is complete.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict
 
 from eventstore import EventStore
 from eventstore.errors import InvalidConfig
-from eventstore.events import Kind
+from eventstore.events import UNVERSIONED, Kind
 from eventstore.history import moment
 from eventstore.keys import decode_item, encode_namespace
 from eventstore.namespaces import check_namespace
 from eventstore.ttl import MINUTE_US, now_us
-from eventstore.views import HistoryRow, ReadView, Row, Wanted
+from eventstore.undo import with_vectors
+from eventstore.views import HistoryRow, ReadView, Row, Signature, Wanted
 from projector.progress import Bar
 from projector.runtime import runtime_of
 from projector.transfer.lines import Head, Line, LineVectors, head, written
@@ -31,7 +32,7 @@ from projector.transfer.lines import Head, Line, LineVectors, head, written
 log = logging.getLogger("projector.transfer")
 
 STEP: Final = 500
-_NO_VERSION: Final = (Kind.TOUCH.value, "void")
+_NO_VERSION: Final = frozenset({*UNVERSIONED, "void"})
 _VALUED: Final = (Kind.PUT.value, Kind.RESTORE.value)
 
 
@@ -75,7 +76,7 @@ def export(
             about = Head(log_id=runtime.log.log_id, position=position, prefix=list(prefix), history=history)
             out.write(head(about))
             total = view.count(start)
-            reader = _Reader(view, vectors)
+            reader = _Reader(view, runtime.view.signature(), vectors)
             for rows in reader.past(start) if history else reader.present(start):
                 out.writelines(rows)
                 memories += 1
@@ -94,8 +95,9 @@ def export(
 class _Reader:
     """Lines of memories, from one moment of a view."""
 
-    def __init__(self, view: ReadView, vectors: bool) -> None:
+    def __init__(self, view: ReadView, of_record: Signature | None, vectors: bool) -> None:
         self._view = view
+        self._of_record = of_record
         self._with_vectors = vectors
         self._now_us = now_us()
 
@@ -110,21 +112,24 @@ class _Reader:
         """Lines of all versions of each memory, oldest first; memories in key order."""
         found = self._view.events(prefix, Wanted())
         for key, group in groupby(found, attrgetter("key")):
-            rows = [each.row() for each in group if each.outcome not in _NO_VERSION]
+            rows: list[HistoryRow] = []
+            added: dict[int, list[HistoryRow]] = {}
+            for each in group:
+                if each.outcome == Kind.EMBED:
+                    row = each.row()
+                    added.setdefault(row.version, []).append(row)
+                elif each.outcome not in _NO_VERSION:
+                    rows.append(each.row())
+            lines = (written(self._version(key, row, added.get(row.version, ())), row.value) for row in rows)
             if rows:
-                yield [written(self._version(key, row), row.value) for row in reversed(rows)]
+                yield [*lines][::-1]
 
     def _memory(self, row: Row) -> Line:
         index, vectors = None, None
         for past in self._view.history(row.key, None):
-            if vectors is None and past.vectors is not None:
-                vectors = past.vectors
             if past.outcome in _VALUED:
-                index = _index(past)
-                paths = past.headers.get("vector-paths")
+                index, vectors = _index(past), self._vectors(past, self._view.history(row.key, None))
                 break
-        else:
-            paths = None
         namespace, key = decode_item(row.key)
         return Line(
             namespace=list(namespace),
@@ -133,11 +138,11 @@ class _Reader:
             created_at=moment(row.created_us),
             updated_at=moment(row.updated_us),
             index=index,
-            vectors=self._vectors(vectors, paths),
+            vectors=vectors,
             **self._expiry(row.expires_us, row.ttl_us),
         )
 
-    def _version(self, encoded: bytes, row: HistoryRow) -> Line:
+    def _version(self, encoded: bytes, row: HistoryRow, added: Iterable[HistoryRow]) -> Line:
         namespace, key = decode_item(encoded)
         rejected = row.outcome == "rejected"
         kind = row.headers["type"].partition(b"/")[0].decode()
@@ -148,7 +153,7 @@ class _Reader:
         values: dict[str, Any] = {
             "kind": kind,
             "rejected": rejected,
-            "vectors": self._vectors(row.vectors, row.headers.get("vector-paths")),
+            "vectors": self._vectors(row, added),
             **who,
             **({} if rejected else self._expiry(row.expires_us, row.ttl_us)),
         }
@@ -163,10 +168,15 @@ class _Reader:
             **values,
         )
 
-    def _vectors(self, sequence: int | None, paths: bytes | None) -> LineVectors | None:
-        if sequence is None or paths is None or not self._with_vectors:
+    def _vectors(self, row: HistoryRow, rows: Iterable[HistoryRow]) -> LineVectors | None:
+        """The vectors of a version: of the model of record, where it has some of that."""
+        if not self._with_vectors:
             return None
-        model, found = self._view.vectors(sequence)
+        made = with_vectors(self._view, row, rows, self._of_record)
+        paths = made.headers.get("vector-paths")
+        if made.vectors is None or paths is None:
+            return None
+        model, found = self._view.vectors(made.vectors)
         return LineVectors.of(model, orjson.loads(paths), found) if len(found) else None
 
     def _expiry(self, expires_us: int, ttl_us: int) -> dict[str, Any]:

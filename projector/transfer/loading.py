@@ -10,7 +10,7 @@ from langgraph.store.base import PutOp
 from eventstore import EventStore
 from eventstore.codec import encode
 from eventstore.embedding import differs
-from eventstore.events import Embedded, Event, Kind, Provenance, new_id
+from eventstore.events import UNVERSIONED, Embedded, Event, Kind, Provenance, new_id
 from eventstore.history import microseconds
 from eventstore.keys import encode_item
 from eventstore.operations import Put, check
@@ -23,7 +23,7 @@ BATCH: Final = 200
 """Events of one append."""
 SHORTEST_MINUTES: Final = 0.001
 """Time to live of a version that had expired when it was loaded with its history."""
-_NO_VERSION: Final = ("touch", "void", "rejected")
+_NO_VERSION: Final = frozenset({*UNVERSIONED, "void", "rejected"})
 
 Fact = tuple[bool, bytes | None]
 """What a version did: whether it gave a value, and which."""

@@ -52,6 +52,7 @@ def first_put(store: EventStore, key: str, seconds: float) -> None:
 def paused(broker: Broker, seconds: float | None = None) -> Iterator[None]:
     """The broker is frozen within the block, or for so many seconds from its beginning."""
     broker.pause()
+    time.sleep(0.1)  # threads of it that are at work stop a little later
     timer = threading.Timer(seconds, broker.resume) if seconds is not None else None
     if timer is not None:
         timer.start()

@@ -81,6 +81,9 @@ class ReplayRuntime:
     def use_vectors(self, dims: int, distance: Any, model: str, exact: bool) -> None:
         self.view.use_vectors(dims, distance, model, exact)
 
+    def ranks_by(self, ranks: Any) -> bool:
+        return self.view.ranks_by(ranks)
+
     def release(self) -> None:
         self.view.close()
         self._folder.cleanup()

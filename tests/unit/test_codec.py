@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eventstore.codec import TOUCH_PREFIX, decode, encode
 from eventstore.errors import UndecodableEvent
 from eventstore.events import Embedded, Event, Kind, Provenance, new_id
-from eventstore.keys import encode_item
+from eventstore.keys import MODEL_KEY, encode_item, memory_of
 from eventstore.log.base import Record, StoredRecord
 
 KEY = encode_item(("a", "ü"), "k\x00")
@@ -57,6 +57,24 @@ def test_other_events_come_back_whole(kind: Kind) -> None:
         assert record.key == TOUCH_PREFIX + KEY, "a touch must not push out its put where logs are compacted"
     else:
         assert (record.key, record.value) == (KEY, None)
+
+
+def test_further_vectors_and_a_change_of_model_come_back_whole() -> None:
+    made = embedded(["a", "b"], 3)
+    for vectors in (made, made._replace(paths=(), data=b"")):
+        event = Event(Kind.EMBED, KEY, new_id(), embedded=vectors, seen_version=3, fields=("$",))
+        record = encode(event)
+        assert decode(stored(record)) == event
+        assert memory_of(record.key) == KEY
+        assert record.key not in (KEY, TOUCH_PREFIX + KEY), "it must push out neither put nor refresh"
+    for replaced in (None, ("old/2", None), ("old/2", ("a", "b"))):
+        none = Embedded("new/3", 3, (), b"")
+        event = Event(Kind.MODEL, MODEL_KEY, new_id(), embedded=none, fields=("a",), replaced=replaced)
+        record = encode(event)
+        assert decode(stored(record)) == event
+        for wrong in (record._replace(key=KEY), record._replace(headers=record.headers[:2])):
+            with pytest.raises(UndecodableEvent):
+                decode(stored(wrong))
 
 
 def _changed(**headers: bytes | None) -> Record:

@@ -122,6 +122,18 @@ events = st.builds(
 )
 
 
+def test_further_vectors_hold_for_the_version_they_were_made_of_and_change_nothing_else() -> None:
+    more = Embedded("new/2", 2, ("a", "b"), bytes(16))
+    _, put = fold(ABSENT, event(Kind.PUT, ttl=1.0), NOW)
+    made = event(Kind.EMBED, seen_version=1, embedded=more, fields=("a",))
+    assert fold(put, made, NOW) == ("applied", put._replace(vectors=2))
+    assert fold(put._replace(vectors=3), made, NOW) == ("applied", put._replace(vectors=3))
+    _, later = fold(put, event(Kind.PUT), NOW)
+    _, gone = fold(put, event(Kind.DELETE), NOW)
+    for state in (ABSENT, later, gone):
+        assert fold(state, made, NOW) == ("void", state)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(events, st.integers(-(10**8), 10**8)), max_size=30))
 def test_versions_and_times_only_ever_grow(history: list[tuple[Event, int]]) -> None:
@@ -134,7 +146,11 @@ def test_versions_and_times_only_ever_grow(history: list[tuple[Event, int]]) -> 
         elif each.kind is Kind.TOUCH:
             assert after[:4] == state[:4]
             assert after.expires_us > state.expires_us
+        elif each.kind is Kind.EMBED:
+            assert after._replace(vectors=0) == state._replace(vectors=0)
+            assert after.vectors >= state.vectors
         else:
+            assert each.kind is not Kind.MODEL
             assert after.version == state.version + 1
             assert after.updated_us > state.updated_us
             assert after.created_us <= after.updated_us

@@ -13,7 +13,8 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError
 
-from eventstore.connection import KafkaPlace
+from eventstore.connection import KafkaPlace, where
+from eventstore.errors import InvalidConfig, LogUnavailable
 from eventstore.log.kafka.client import connect, ms, unreachable
 from eventstore.log.position import Position
 
@@ -59,8 +60,8 @@ class Questions:
                 if found["name"] == name and not found["error_code"] and found["partitions"]:
                     cluster = self._admin.describe_cluster().get("cluster_id")
                     return f"{cluster}/{found.get('topic_id')}", len(found["partitions"])
-        except KafkaError as error:
-            raise unreachable(self._place, error) from error
+        except (KafkaError, RuntimeError) as error:
+            raise self._failure(error) from error
         return None
 
     def settings(self) -> Mapping[str, str]:
@@ -68,8 +69,8 @@ class Questions:
         asked = ConfigResource(ConfigResourceType.TOPIC, self._place.topic)
         try:
             answer = self._admin.describe_configs([asked], config_filter="all")
-        except KafkaError as error:
-            raise unreachable(self._place, error) from error
+        except (KafkaError, RuntimeError) as error:
+            raise self._failure(error) from error
         return {
             key: str(value["value"] if isinstance(value, dict) else value)
             for by_name in answer.values()
@@ -79,6 +80,11 @@ class Questions:
     def close(self) -> None:
         """Give up the connection; whoever waits for an answer gets an error. Idempotent."""
         self._admin.close()
+
+    def _failure(self, error: Exception) -> LogUnavailable | InvalidConfig:
+        if isinstance(error, KafkaError):
+            return unreachable(self._place, error)
+        return LogUnavailable(f"the connection to {where(self._place)} was closed meanwhile ({error})")
 
     def _at(self, number: int) -> Any:
         return TopicPartition(self._place.topic, number)
@@ -90,6 +96,6 @@ class Questions:
     def _ask(self, asked: Mapping[Any, int], isolation: str = "read_uncommitted") -> Mapping[Any, Any]:
         try:
             answer: Mapping[Any, Any] = self._admin.list_partition_offsets(asked, isolation_level=isolation)
-        except KafkaError as error:
-            raise unreachable(self._place, error) from error
+        except (KafkaError, RuntimeError) as error:
+            raise self._failure(error) from error
         return answer

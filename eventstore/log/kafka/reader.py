@@ -147,7 +147,8 @@ class Reader:
             raise LogDamaged(f"{where(self._place)}: {type(error).__name__}: {error}") from error
         except KafkaTimeoutError:
             return
-        except KafkaError as error:
+        except (KafkaError, RuntimeError) as error:
+            # A client that is closed by another thread tells its own by a RuntimeError.
             raise LogUnavailable(f"{where(self._place)}: {type(error).__name__}: {error}") from error
 
     def _home(self, record: Incoming) -> int:

@@ -71,11 +71,17 @@ def stamped(
 
 def incoming(message: Any) -> Incoming:
     """A consumed message. One that this project did not write comes as nobody's, for the codec to refuse."""
-    headers = tuple((name, data) for name, data in message.headers if name not in (WRITER, BATCH))
-    ours = {name: data for name, data in message.headers if name in (WRITER, BATCH)}
+    headers = message.headers
+    batch, size = None, 1
+    if headers and headers[-1][0] == BATCH:
+        batch, size = _batch(headers[-1][1] or b"")
+        headers = headers[:-1]
     appended_us = message.timestamp * 1000
-    session, sequence, time_us = _writer(ours.get(WRITER), message.offset, appended_us)
-    batch, size = _batch(ours.get(BATCH))
+    if headers and headers[-1][0] == WRITER:
+        session, sequence, time_us = _writer(headers[-1][1] or b"", message.offset, appended_us)
+        headers = headers[:-1]
+    else:
+        session, sequence, time_us = NOBODY, message.offset + 1, appended_us
     stored = StoredRecord(
         message.partition,
         message.offset,
@@ -85,9 +91,9 @@ def incoming(message: Any) -> Incoming:
         sequence,
         message.key or b"",
         message.value,
-        headers,
+        tuple(headers),
     )
-    return Incoming(stored, batch, size, session != NOBODY)
+    return Incoming(stored, batch, size, session is not NOBODY)
 
 
 def acknowledged(out: Outgoing, session: bytes, offset: int, timestamp_ms: int) -> StoredRecord:
@@ -105,9 +111,9 @@ def acknowledged(out: Outgoing, session: bytes, offset: int, timestamp_ms: int) 
     )
 
 
-def _writer(data: bytes | None, offset: int, appended_us: int) -> tuple[bytes, int, int]:
+def _writer(data: bytes, offset: int, appended_us: int) -> tuple[bytes, int, int]:
     try:
-        name, sequence, time_us = (data or b"").split()
+        name, sequence, time_us = data.split()
         session = bytes.fromhex(name.decode())
         if len(session) == len(NOBODY):
             return session, int(sequence), int(time_us)
@@ -116,9 +122,9 @@ def _writer(data: bytes | None, offset: int, appended_us: int) -> tuple[bytes, i
     return NOBODY, offset + 1, appended_us
 
 
-def _batch(data: bytes | None) -> tuple[bytes | None, int]:
+def _batch(data: bytes) -> tuple[bytes | None, int]:
     try:
-        name, size = (data or b"").split()
+        name, size = data.split()
         return name, int(size)
     except ValueError:
         return None, 1

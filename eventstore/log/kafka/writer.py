@@ -40,6 +40,7 @@ class Writer:
         self._session = session
         self._limit = limit
         self._doubtful: list[Any] = []
+        self._broken = False
         self._closing = Closing()
         self._transactions = Transactions(place, session, self._closing)
         self._producer: Any = open_producer(place, session, limit())
@@ -62,7 +63,10 @@ class Writer:
                         "nothing was appended"
                     )
                 )
-        return [future if isinstance(future, LogError) else self._await(future, deadline) for future in sent]
+        acks = [future if isinstance(future, LogError) else self._await(future, deadline) for future in sent]
+        if self._broken:
+            self._replace()
+        return acks
 
     def send_atomically(self, outgoing: Sequence[Outgoing]) -> list[Ack]:
         """Write records all together or not at all.
@@ -101,7 +105,7 @@ class Writer:
             )
         except KafkaError as error:
             # After an answer that no retry changes, this client fails every later record alike.
-            self._replace()
+            self._broken = True
             return self._failed(error)
         if made.offset < 0:
             return OutcomeUnknown(
@@ -140,6 +144,7 @@ class Writer:
                 raise LogUnavailable(f"nothing was appended: {error}") from error
 
     def _replace(self) -> None:
+        self._broken = False
         if self._producer is not None:
             self._closing.add(self._producer)
             self._producer = None
