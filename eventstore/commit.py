@@ -83,13 +83,14 @@ class Committer:
         for ticket in tickets:
             self._enqueue(ticket)
         # Whoever holds the lock looks at the queue after letting go of it, so a ticket that
-        # finds it taken is never forgotten. Only ``with`` takes and gives it: Ctrl-C could fall
-        # between acquire() and knowing of it.
+        # finds it taken is never forgotten, and nobody stands in line for the lock.
         try:
-            if not self._committing.locked():
-                with Uninterrupted():
-                    with self._committing:
+            with Uninterrupted():
+                if self._committing.acquire(blocking=False):
+                    try:
                         self._commit_queue()
+                    finally:
+                        self._committing.release()
                     if self._queue:
                         self._call_thread()
         except BaseException:

@@ -156,7 +156,7 @@ def with_vectors(
         if later.version < row.version or later.offset == row.offset:
             break
         named = later.outcome == Kind.EMBED and later.version == row.version and later.vectors is not None
-        if named and False:
+        if named and fields_of(later.headers) == of_record.fields:
             model, made = view.vectors(later.vectors or 0)
             if made.shape[1] == of_record.dims and not differs(model, of_record.model):
                 return later

@@ -254,6 +254,16 @@ def test_other_fields_of_the_same_model(open_store: OpenStore, tmp_path: Path) -
     assert verify(narrow).first is None
 
 
+def test_one_change_of_fields_after_another(open_store: OpenStore) -> None:
+    model = Model("new")
+    store = open_store()
+    fill(store, 10)
+    for fields in (("t",), ("t", "u"), ("u",)):
+        assert reembed(store, index=model.index(*fields)).outcome == "switched"
+        changed = open_store(index=model.index(*fields))
+        assert found(changed) == oracle(changed, model.index(*fields))
+
+
 def test_there_and_back_again_embeds_only_what_was_written_meanwhile(open_store: OpenStore) -> None:
     old, new = Model("old"), Model("new")
     store = open_store(index=old.index())
