@@ -4,13 +4,15 @@
 #   make demo    an agent learns in one process and recalls in another
 #   make test    the whole test suite
 #   make lint    style, types, and the direction of imports
-#   make bench   the LoCoMo conversations: make bench LOCOMO=path/to/locomo.json.gz
+#   make bench   EventStore beside InMemoryStore and SqliteStore; BENCH="--items 1000" for a short one
+#   make locomo  the LoCoMo conversations: make locomo LOCOMO=path/to/locomo.json.gz
 #   make clean   remove everything these targets made
 #
 # Another interpreter: make test PYTHON=python3.12
 
 VENV ?= .venv
 LOCOMO ?=
+BENCH ?=
 PYTEST_ARGS ?=
 
 NEW_ENOUGH = import sys; sys.exit(not (3, 11) <= sys.version_info[:2])
@@ -29,7 +31,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.installed-demo-$(VERSION)
 DEV := $(VENV)/.installed-dev-$(VERSION)
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench locomo clean
 .DEFAULT_GOAL := help
 
 help:
@@ -47,7 +49,10 @@ lint: $(DEV)
 	$(BIN)/lint-imports --no-logo
 
 bench: $(DEV)
-	@test -n "$(LOCOMO)" || { echo "Say where the conversations are: make bench LOCOMO=path/to/locomo.json.gz" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.run $(BENCH)
+
+locomo: $(DEV)
+	@test -n "$(LOCOMO)" || { echo "Say where the conversations are: make locomo LOCOMO=path/to/locomo.json.gz" >&2; exit 2; }
 	$(BIN)/python benchmarks/locomo.py "$(LOCOMO)"
 
 clean:

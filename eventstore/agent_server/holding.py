@@ -7,6 +7,7 @@ store closes with its last holder, or with the last one in the main thread, whic
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from eventstore.cache import Cache
 from eventstore.errors import StoreClosed
 from eventstore.store import EventStore
+
+log = logging.getLogger("eventstore.agent_server")
 
 
 class Holder:
@@ -68,6 +71,7 @@ class Holding:
                 store, self._store, self._cached = self._store, None, None
                 # In here, so that who opens next finds log and view given up.
                 store.close()
+                log.info("the server's store is closed")
 
     @property
     def store(self) -> EventStore:
