@@ -14,6 +14,8 @@ from eventstore.agent_server import node_cache
 
 
 class State(TypedDict, total=False):
+    """What goes from node to node."""
+
     user: str
     text: str
     known: list[str]

@@ -9,6 +9,7 @@ URL = "http://127.0.0.1:2024"
 
 
 async def talk(texts: list[str]) -> None:
+    """Send texts in turn, and print the answers."""
     client = get_client(url=URL)
     for text in texts:
         state = await client.runs.wait(None, "agent", input={"user": "alice", "text": text})
