@@ -72,7 +72,7 @@ def _appended_us(log: Log, end: Position, partition: int, start: int, stop: int)
     """Append time of the last record of a partition in a range of offsets."""
     only = Position(*(start if number == partition else offset for number, offset in enumerate(end)))
     last = None
-    for chunk in log.chunks(only):
+    for chunk in log.chunks(only, whole=False):
         for record in chunk.records:
             if record.partition == partition and record.offset < stop:
                 last = record.appended_us

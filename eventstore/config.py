@@ -15,6 +15,7 @@ from eventstore.connection import KafkaOptions
 from eventstore.errors import InvalidConfig, InvalidType
 
 ReadConsistency = Literal["own_writes", "latest", "eventual"]
+OnUndecodable = Literal["stop", "quarantine"]
 
 
 class StoreConfig(BaseModel):
@@ -35,6 +36,10 @@ class StoreConfig(BaseModel):
     """Size at which the embedded log begins a new file; opening checks the last one whole."""
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=1 << 20)
     """RocksDB block cache of the view."""
+    on_undecodable: OnUndecodable = "stop"
+    """What an event that cannot be decoded does to this process's view. ``stop``: nothing is applied
+    from there on, reads go on, writes are refused. ``quarantine``: it is set aside, on the record,
+    and the events behind it are applied."""
     attach: bool = False
     """Whether this process reads the view that another one keeps, a ``projector run`` say, instead
     of keeping one itself. Writes return once that view shows them."""

@@ -158,7 +158,7 @@ class LogMismatch(LogError):
 
 
 class UndecodableEvent(EventStoreError):
-    """A record that this version cannot understand. Its partition stops there."""
+    """A record that this version cannot understand. The view stops in front of it, or sets it aside."""
 
 
 class ViewError(EventStoreError):

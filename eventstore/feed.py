@@ -156,10 +156,11 @@ class Changes:
         log = self._runtime.log
         if self._follow:
             if self._reader is None:
-                self._reader = log.reader(self._read)
+                # Resumed behind a change, it may start within a batch. The view shows batches whole.
+                self._reader = log.reader(self._read, whole=False)
             return self._reader.poll(seconds)
         if self._finite is None:
-            self._finite = log.chunks(self._read)
+            self._finite = log.chunks(self._read, whole=False)
         found = list(islice(self._finite, _FINITE_CHUNKS))
         self._ended = not found
         return found

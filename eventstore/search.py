@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from eventstore.filters import Filter
@@ -97,6 +97,11 @@ def _rows(view: ReadView, keys: Iterator[bytes]) -> Iterator[Row]:
             yield row
 
 
+def _needles(step: Search) -> Sequence[bytes]:
+    """Byte strings in the JSON of every memory that can pass."""
+    return () if step.filter is None else step.filter.precheck
+
+
 def _accept(row: Row, wanted: Filter | None, visible: Visible | None) -> dict[str, Any] | None:
     """The decoded value of a memory that belongs in the answer."""
     if visible is not None and not visible(row):
@@ -132,7 +137,7 @@ def _newest_matching(view: ReadView, step: Search, visible: Visible | None) -> l
 def _scanned(view: ReadView, step: Search, visible: Visible | None) -> list[Hit]:
     accepted = (
         Hit(row, value, None)
-        for row in view.scan(step.prefix)
+        for row in view.scan(step.prefix, holding=_needles(step))
         if (value := _accept(row, step.filter, visible)) is not None
     )
     first = heapq.nsmallest(
@@ -179,7 +184,8 @@ def _ranked_among(
     view: ReadView, step: Search, query: Vector, visible: Visible | None, wanted: int
 ) -> list[Hit]:
     """The filter first: few memories pass it, so ranking those alone costs least."""
-    passing = {row.key for row in view.scan(step.prefix) if _accept(row, step.filter, visible) is not None}
+    rows = view.scan(step.prefix, holding=_needles(step))
+    passing = {row.key for row in rows if _accept(row, step.filter, visible) is not None}
     ranking = view.rank(query, step.prefix, min(wanted, max(len(passing), 1)), passing)
     return _hits(view, ranking.hits[step.offset : wanted])
 

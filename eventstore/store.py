@@ -46,7 +46,7 @@ from eventstore.operations import Conditional, Get, Namespaces, Search, Step, ch
 from eventstore.past import Past
 from eventstore.plan import Plan, plan, records, refuse_rejected
 from eventstore.provenance import current
-from eventstore.status import Status
+from eventstore.status import Status, status
 from eventstore.ttl import Touched, check_config
 from eventstore.views import Runtime, Written
 
@@ -68,7 +68,7 @@ class EventStore(Past, BaseStore):
         self,
         runtime: Runtime,
         *,
-        index: Mapping[str, Any] | None = None,
+        index: Mapping[str, Any] | Embedder | None = None,
         ttl: Mapping[str, Any] | None = None,
         actor: str | None = None,
         config: StoreConfig | Mapping[str, Any] | None = None,
@@ -78,7 +78,7 @@ class EventStore(Past, BaseStore):
             raise InvalidType(f"actor is a string or None, not {type(actor).__name__}")
         self._config = StoreConfig.of(config)
         self.ttl_config: TTLConfig | None = check_config(ttl)
-        self._embedder = None if index is None else Embedder(index)
+        self._embedder = index if index is None or isinstance(index, Embedder) else Embedder(index)
         self._runtime = runtime
         self._actor = actor
         self._closed = False
@@ -104,20 +104,20 @@ class EventStore(Past, BaseStore):
         actor: str | None = None,
         config: StoreConfig | Mapping[str, Any] | None = None,
     ) -> EventStore:
-        """Open the store a connection string names: a folder, a ``file:`` URL, or ``memory:``.
+        """Open the store a connection string names: a folder, ``memory:``, or ``kafka://host:port/topic``.
 
         ``index`` and ``ttl`` are LangGraph's ``IndexConfig`` and ``TTLConfig``. ``views`` is where
         this machine keeps its views, by default beside the log. ``actor`` names who writes, for
         the history. Raises ``InvalidConfig``, ``IndexMismatch``, ``LogDamaged``, ``LogMismatch``.
         """
         settings = StoreConfig.of(config)
-        if index is not None:
-            Embedder(index)  # Wrong settings are refused before anything is made on disk.
+        # Wrong settings are refused before anything is made on disk.
+        embedder = None if index is None else Embedder(index)
         check_config(ttl)
         opener = importlib.import_module("projector.runtime")
         runtime = cast(Runtime, opener.open_runtime(conn_string, views, settings))
         try:
-            return cls(runtime, index=index, ttl=ttl, actor=actor, config=settings)
+            return cls(runtime, index=embedder, ttl=ttl, actor=actor, config=settings)
         except BaseException:
             runtime.release()
             raise
@@ -251,19 +251,7 @@ class EventStore(Past, BaseStore):
     def status(self) -> Status:
         """Where log and view stand; nothing is caught up first."""
         self._check()
-        runtime = self._runtime
-        with runtime.view.read() as view:
-            memories = view.count(b"")
-        applied, end = runtime.applied, runtime.log.high_water_mark()
-        return Status(
-            log=runtime.log.location,
-            log_id=runtime.log.log_id,
-            end=str(end),
-            applied=str(applied),
-            lag=applied.behind(end),
-            memories=memories,
-            stopped=None if runtime.stopped is None else str(runtime.stopped),
-        )
+        return status(self._runtime)
 
     def wait_for(self, position: Position | str | int, timeout: float | None = None) -> None:
         """Return when reads here show everything before ``position``.

@@ -68,6 +68,17 @@ class HistoryRow(NamedTuple):
     value: bytes | None
 
 
+class Quarantined(NamedTuple):
+    """An event that could not be decoded and was set aside; those behind it were applied."""
+
+    partition: int
+    offset: int
+    appended_us: int
+    key: bytes
+    """The record's key, whatever that is."""
+    reason: str
+
+
 class Wanted(NamedTuple):
     """Which rows of the past are of interest. Times are µs since the epoch, both ends included."""
 
@@ -122,8 +133,11 @@ class ReadView(Protocol):
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         """Keys under an encoded prefix, most recently updated first; ties in key order."""
 
-    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
-        """Memories under an encoded prefix, in key order; from a key on, if one is given."""
+    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
+        """Memories under an encoded prefix, in key order; from a key on, if one is given.
+
+        Those whose bytes do not hold all of ``holding`` may be left out.
+        """
 
     def count(self, prefix: bytes) -> int:
         """Live memories under an encoded prefix."""
@@ -159,6 +173,9 @@ class ReadView(Protocol):
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
         """What a history row says of its memory's vectors: the model, and one row for each."""
+
+    def quarantined(self) -> Iterator[Quarantined]:
+        """Events that were set aside, by partition and offset."""
 
 
 class View(Protocol):

@@ -30,6 +30,7 @@ from projector.indexing import feed
 from projector.meta import check_made_from, position_in
 from projector.past import PastMoment
 from projector.projections import items, models, vectors
+from projector.projections.quarantine import Quarantine
 from projector.rocks import get, let_go, translate
 from projector.secondary import Secondary, identity
 from projector.vectors import State, VectorIndex
@@ -63,13 +64,15 @@ class Replica:
 class AttachedMoment(Moment):
     """A moment of a replica, which stands still while it is read."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
         db = self._db = replica.db
         self._items, self._recency, self._namespaces = db.items, db.recency, db.namespaces
         self._default, self._history, self._vector_rows = db.default, db.history, db.vectors
         self._vectors, self._ranked = replica.vectors, replica.ranked
 
     def get(self, key: bytes) -> Row | None:
+        self._quarantine.warn(key)
         data = get(self._db.items, key)
         return None if data is None else items.row(key, data)
 
@@ -151,6 +154,7 @@ class AttachedView:
         self._current = self._open(directories.current(home))
         self.position = position_in(self._current.db, home, partitions)
         """Everything before it is visible."""
+        self.quarantine = Quarantine(self._current.db.default)
 
     # ------------------------------------------------------------------ reading
 
@@ -167,10 +171,12 @@ class AttachedView:
                 continue
             except Exception as error:
                 raise translate(error, "reading a memory") from error
+            if key in self.quarantine.memories:
+                self.quarantine.warn(key)
             return None if data is None else items.row(key, data)
 
     def read(self) -> AbstractContextManager[AttachedMoment]:
-        return self._pinned(AttachedMoment)
+        return self._pinned(lambda replica: AttachedMoment(replica, self.quarantine))
 
     def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[PastMoment]:
         return self._pinned(lambda replica: PastMoment(replica.db, position, ranks))
@@ -351,6 +357,7 @@ class AttachedView:
 
     def _show(self, replica: Replica, ranks: OwnIndex | None) -> None:
         position = position_in(replica.db, self.home, self._partitions)
+        self.quarantine.load(replica.db.default)
         state = None if ranks is None else ranks.feed(replica)
         with self._lock:
             replica.vectors, replica.ranked = state, None if ranks is None else ranks.of

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from eventstore.config import OnUndecodable
 from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.base import Log
 from eventstore.log.position import Position
@@ -28,9 +29,12 @@ BULK_RECORDS: Final = 5_000
 class NewView:
     """A view that is being made in a folder. The caller holds the right to build there."""
 
-    def __init__(self, source: Log, folder: Path, cache_bytes: int) -> None:
+    def __init__(
+        self, source: Log, folder: Path, cache_bytes: int, on_undecodable: OnUndecodable = "stop"
+    ) -> None:
         """Open what was begun, if it fits the log, else begin. Raises ``ViewError``."""
         self.folder = folder
+        self._on_undecodable = on_undecodable
         try:
             self._open(source, cache_bytes)
         except (ViewDamaged, LogMismatch) as error:
@@ -45,7 +49,7 @@ class NewView:
             raise ViewDamaged("it was found damaged")
         self.view = MaterializedView(self.folder, source.log_id, cache_bytes)
         try:
-            self.projector = Projector(source, self.view)
+            self.projector = Projector(source, self.view, self._on_undecodable)
         except BaseException:
             self.view.close()
             raise

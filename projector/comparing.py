@@ -21,7 +21,7 @@ from eventstore.history import moment
 from eventstore.keys import decode_item, decode_namespace
 from eventstore.views import Vector
 from projector.frozen import Frozen, Source, value
-from projector.projections import history, items, models, namespaces, recency, vectors
+from projector.projections import history, items, models, namespaces, quarantine, recency, vectors
 from projector.projections.vectors import key_of
 from projector.rocks import scan
 
@@ -78,6 +78,13 @@ def compare(expected: Frozen, found: Frozen) -> Tally:
     _rows(tally, "graves", scan(default, b"g"), scan(other, b"g"))
     _rows(tally, "expiries", scan(default, b"x"), scan(other, b"x"))
     _rows(tally, "models", scan(default, models.PREFIX), scan(other, models.PREFIX))
+    _rows(
+        tally,
+        "quarantined",
+        scan(default, quarantine.PREFIX),
+        scan(other, quarantine.PREFIX),
+        _same_quarantined,
+    )
     _rows(tally, "writers", scan(default, b"w"), scan(other, b"w"))
     _vectors(tally, expected.families["vectors"], found.families["vectors"])
     return tally
@@ -162,6 +169,13 @@ def _same_history(found: Frozen) -> Same:
     return same
 
 
+def _same_quarantined(want: bytes, have: bytes) -> bool:
+    try:
+        return quarantine.same(want, have)
+    except UNREADABLE:
+        return False
+
+
 def _vectors(tally: Tally, expected: Source, found: Source) -> None:
     # With one partition the sequences are alike, and nothing has to be sorted.
     if all(want == have for _, want, have in _merge(scan(expected, b""), scan(found, b""))):
@@ -244,6 +258,8 @@ def _place(family: str, key: bytes, data: bytes) -> dict[str, object]:
         return _memory(key[1:])
     if family == "expiries":
         return _memory(key[1 + _STAMP :])
+    if family == "quarantined":
+        return {"position": "{}:{}".format(*quarantine.place(key))}
     if family == "models":
         return {"position": f"0:{int.from_bytes(key[-_STAMP:], 'big')}"}
     return {"position": f"{int.from_bytes(key[-2:], 'big')}:"} if family == "writers" else {}

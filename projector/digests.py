@@ -14,7 +14,7 @@ import xxhash
 
 from eventstore import EventStore
 from projector.frozen import Frozen, of_view, value
-from projector.projections import history, items, models, vectors
+from projector.projections import history, items, models, quarantine, vectors
 from projector.projections.vectors import key_of
 from projector.rocks import scan
 from projector.runtime import OpenRuntime, runtime_of
@@ -57,8 +57,14 @@ def _logical(found: Frozen) -> dict[str, Pairs]:
         "vectors": _vectors(found),
         "graves": scan(families["default"], b"g"),
         "expiries": scan(families["default"], b"x"),
+        "quarantined": _quarantined(found),
         "models": ((b"", data) for _, data in scan(families["default"], models.PREFIX)),
     }
+
+
+def _quarantined(found: Frozen) -> Pairs:
+    for key in sorted(row.key for row in quarantine.read(found.families["default"])):
+        yield key, b""
 
 
 def _history(found: Frozen) -> Pairs:

@@ -168,7 +168,8 @@ class _Check:
             made = None
         if made is None:
             folder = self._scratch.enter_context(directories.scratch(self._views))
-            made = self._replay = NewView(self._log, folder, self._config.cache_bytes)
+            # One replay serves views of both policies: one that stopped stands in front of what is set aside.
+            made = self._replay = NewView(self._log, folder, self._config.cache_bytes, "quarantine")
         first = made.position
         with Bar("replaying the log", log) as bar:
             made.advance(position, lambda at, end: bar.update(first.behind(at), first.behind(end)))

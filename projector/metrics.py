@@ -120,6 +120,7 @@ class Facts(NamedTuple):
 
     healthy: bool
     memories: int | None
+    quarantined: int | None
     directory: Path | None
     trouble: Trouble | None
 
@@ -158,6 +159,12 @@ class Exposition(Collector):
         yield _gauge("applied_records_per_second", "Offsets applied per second, lately.", self._meter.rate)
         if facts.memories is not None:
             yield _gauge("memories", "Live memories in the view.", facts.memories)
+        if facts.quarantined is not None:
+            yield GaugeMetricFamily(
+                "eventstore_quarantined_events",
+                "Events that could not be decoded and were set aside.",
+                facts.quarantined,
+            )
         if facts.directory is not None:
             yield _gauge("view_bytes", "Size of the view on disk.", directories.size(facts.directory))
         if facts.trouble is not None:

@@ -50,7 +50,9 @@ def _build(
 ) -> tuple[MaterializedView, Projector]:
     view = MaterializedView(folder, source.log_id, config.cache_bytes)
     try:
-        projector = Projector(source, view)
+        projector = Projector(source, view, config.on_undecodable)
+        if config.on_undecodable == "stop":
+            view.quarantine.complain()
         first = projector.position
         with Bar("catching up with the log", log) as bar:
 

@@ -9,7 +9,7 @@ was given then, scores included. Nothing here is kept: a moment lives for one ba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from eventstore.embedding import same_model
 from eventstore.errors import IndexMismatch
@@ -19,6 +19,7 @@ from eventstore.views import (
     HistoryRow,
     NamespaceCount,
     Occurrence,
+    Quarantined,
     Ranking,
     Ranks,
     Row,
@@ -26,7 +27,7 @@ from eventstore.views import (
     Vector,
     Wanted,
 )
-from projector.projections import history, models, vectors
+from projector.projections import history, models, quarantine, vectors
 from projector.projections.history import Standing
 from projector.rocks import Database
 from projector.vectors import State
@@ -55,7 +56,7 @@ class PastMoment:
         found = sorted(self._standing(prefix).values(), key=lambda each: -each.updated_us)
         return (each.key for each in found)
 
-    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
+    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
         for each in history.standing(self._history, prefix, self._position):
             if start is None or each.key >= start:
                 yield _row(each)
@@ -119,6 +120,11 @@ class PastMoment:
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
         return vectors.at(self._vectors, sequence)
+
+    def quarantined(self) -> Iterator[Quarantined]:
+        for each in quarantine.read(self._default):
+            if each.offset < self._position[each.partition]:
+                yield each
 
     def _standing(self, prefix: bytes) -> dict[bytes, Standing]:
         """Memories under a prefix in key order, without their values, which may be many megabytes."""

@@ -73,7 +73,7 @@ def rebuild(store: EventStore | OpenRuntime, *, stop: threading.Event | None = N
     with directories.alone(home):
         directories.withdraw(home)
         started = time.monotonic()
-        made = NewView(runtime.log, directories.beside(home), runtime.config.cache_bytes)
+        made = _begin(runtime.log, home, runtime.config)
         exchanged = False
         try:
             _advance(made, runtime.applied, stop)
@@ -93,14 +93,16 @@ def rebuild_at(
     number: int | None = None,
     stop: threading.Event | None = None,
     wait: float = TAKEN_SECONDS,
+    quarantine: bool = False,
 ) -> list[Rebuilt]:
     """Rebuild the views kept for a store, or only the one in directory ``number``.
 
     A directory that no process has gets its new view at once. Where one has it, that process
-    takes the new view over when it is ready; this waits ``wait`` seconds for it.
+    takes the new view over when it is ready; this waits ``wait`` seconds for it. With
+    ``quarantine`` events that cannot be decoded are set aside instead of ending it.
     Raises ``InvalidInput`` where there is no such view, and what :func:`rebuild` raises.
     """
-    config = StoreConfig()
+    config = StoreConfig(on_undecodable="quarantine" if quarantine else "stop")
     place = parse(conn_string)
     require(place)
     homes = directories.numbered(views_of(place, views))
@@ -121,7 +123,7 @@ def _rebuild_in(
     started = time.monotonic()
     with directories.alone(home):
         directories.withdraw(home)
-        made = NewView(source, directories.beside(home), config.cache_bytes)
+        made = _begin(source, home, config)
         try:
             _advance(made, source.high_water_mark(), stop)
             stopped = stop is not None and stop.is_set()
@@ -140,6 +142,20 @@ def _rebuild_in(
         directories.make_ready(made.folder)
     taken = _wait_until_taken(home, made.folder, wait)
     return _report(home, made, started, "exchanged" if taken else "ready")
+
+
+def _begin(source: Log, home: Path, config: StoreConfig) -> NewView:
+    """A new view, or the one that was begun.
+
+    Where that has set events aside it is made again: they may be decoded by now, and come in order.
+    """
+    folder = directories.beside(home)
+    made = NewView(source, folder, config.cache_bytes, config.on_undecodable)
+    if made.view.quarantine.count:
+        made.close()
+        directories.empty(folder)
+        made = NewView(source, folder, config.cache_bytes, config.on_undecodable)
+    return made
 
 
 def _advance(made: NewView, goal: Position, stop: threading.Event | None) -> None:

@@ -2,7 +2,8 @@
 
 An event is applied exactly once because its rows and the next offset are one write batch.
 Events of one atomic batch are committed in one, too. An event that cannot be decoded stops the
-projection where it is, with the reason; reads go on from what is there.
+projection where it is, with the reason, and reads go on from what is there; or, if that is the
+policy, it is set aside, and the events behind it are applied.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 from rocksdict import WriteBatch
 
 from eventstore.codec import decode
+from eventstore.config import OnUndecodable
 from eventstore.errors import (
     EventStoreError,
     LogMismatch,
@@ -24,14 +26,14 @@ from eventstore.errors import (
     ViewBehind,
     ViewDamaged,
 )
-from eventstore.events import Kind
+from eventstore.events import Event, Kind
 from eventstore.interrupts import Uninterrupted
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
-from eventstore.views import Outcome, Signature
+from eventstore.views import Outcome, Quarantined, Signature
 from projector.fold import WriterState, fold, is_duplicate, version_seen
-from projector.projections import history, models, recency, vectors
+from projector.projections import history, models, quarantine, recency, vectors
 from projector.projections.base import Change
 from projector.projections.items import Items
 from projector.projections.namespaces import Namespaces
@@ -51,8 +53,9 @@ Progress = Callable[[Position, Position], None]
 class Projector:
     """Keeps one view up to date with one log. Safe to call from several threads."""
 
-    def __init__(self, source: Log, view: MaterializedView) -> None:
+    def __init__(self, source: Log, view: MaterializedView, on_undecodable: OnUndecodable = "stop") -> None:
         """Raises ``LogMismatch`` when the view holds more than the log has."""
+        self._sets_aside = on_undecodable == "quarantine"
         self._log = source
         self._view = view
         self._applying = threading.RLock()
@@ -211,6 +214,7 @@ class Projector:
         changed: list[vectors.VectorRow] = []
         writers: dict[bytes, WriterState] = {}
         model: Signature | None = None
+        aside: list[Quarantined] = []
         self._items.begin()
         self._namespaces.begin()
         upto = list(self.position)
@@ -218,11 +222,11 @@ class Projector:
         for chunk in chunks:
             fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
             try:
-                events = [decode(record) for record in fresh]
+                decoded = self._decode(fresh, aside)
             except UndecodableEvent as error:
                 failure = error
                 break
-            for record, event in zip(fresh, events, strict=True):
+            for record, event in decoded:
                 session = record.session + record.partition.to_bytes(2, "big")
                 writer = writers.get(session) or self._writer(session)
                 if is_duplicate(writer, record):
@@ -253,12 +257,30 @@ class Projector:
                     for record in chunk.records
                     if record.session == self._log.session and (record.partition, record.offset) in outcomes
                 )
-            self._finish(batch, position, writers, changed, model)
+            self._finish(batch, position, writers, changed, model, aside)
         if failure is not None:
             self.stopped = failure
             log.error(
                 "the projection stopped; reads go on from what is there, writes are refused: %s", failure
             )
+
+    def _decode(
+        self, records: Sequence[StoredRecord], aside: list[Quarantined]
+    ) -> list[tuple[StoredRecord, Event]]:
+        """Records with their events. Raises ``UndecodableEvent`` unless such records are set aside.
+
+        Of an atomic batch only they are: which records a log gives out together can differ between
+        two readers, what their views hold must not.
+        """
+        decoded = []
+        for record in records:
+            try:
+                decoded.append((record, decode(record)))
+            except UndecodableEvent as error:
+                if not self._sets_aside:
+                    raise
+                aside.append(quarantine.of(record, error))
+        return decoded
 
     def _note(self, batch: WriteBatch, change: Change, changed: list[vectors.VectorRow]) -> None:
         """Rows that every event leaves; those of its memory are written once, at the end of the batch."""
@@ -280,6 +302,7 @@ class Projector:
         writers: dict[bytes, WriterState],
         changed: list[vectors.VectorRow],
         model: Signature | None,
+        aside: Sequence[Quarantined],
     ) -> None:
         handles = self._view.db.handles
         for change in self._items.changes():
@@ -289,7 +312,7 @@ class Projector:
         self._namespaces.write(batch, handles["namespaces"])
         for session, state in writers.items():
             batch.put(b"w" + session, _WRITER.pack(*state))
-        self._view.commit(batch, upto, changed, model)
+        self._view.commit(batch, upto, changed, model, aside)
         self._namespaces.committed()
         self._writers.update(writers)
         if len(self._writers) > 10_000:
@@ -297,6 +320,11 @@ class Projector:
         self.position = upto
         with self._advancing:
             self._advanced.notify_all()
+        for each in aside:
+            log.error(
+                "an event is set aside and those behind it are applied: partition %d, offset %d: %s",
+                each.partition, each.offset, each.reason,
+            )  # fmt: skip
 
     def _writer(self, session: bytes) -> WriterState | None:
         known = self._writers.get(session)

@@ -228,6 +228,8 @@ class OpenRuntime(SharedRuntime):
         with contextlib.suppress(ViewError):
             old.close(RETIRE_SECONDS)
         directories.remove_unused(self._lease.directory)
+        if self._config.on_undecodable == "stop":
+            made.view.quarantine.complain()
         log.info("the view in %s was exchanged for a rebuilt one", self._lease.directory)
 
     def forked(self) -> None:
@@ -319,7 +321,7 @@ class OpenRuntime(SharedRuntime):
                 return
             made: NewView | None = None
             try:
-                made = NewView(self._log, folder, self._config.cache_bytes)
+                made = NewView(self._log, folder, self._config.cache_bytes, self._config.on_undecodable)
                 self.exchange(made)
             except (EventStoreError, OSError) as error:
                 directories.withdraw(home)

@@ -218,7 +218,8 @@ class Service:
             with contextlib.suppress(EventStoreError), runtime.view.read() as view:
                 memories = view.count(b"")
         directory = None if runtime is None else runtime.directory
-        return Facts(self.health()[0], memories, directory, self._trouble)
+        quarantined = None if runtime is None else runtime.materialized.quarantine.count
+        return Facts(self.health()[0], memories, quarantined, directory, self._trouble)
 
 
 def _keep_index(runtime: OpenRuntime) -> None:

@@ -5,6 +5,8 @@ Nothing is opened for writing, caught up or taken: it works while other processe
 
 from __future__ import annotations
 
+import contextlib
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +17,12 @@ from eventstore.connection import FolderPlace, parse
 from eventstore.errors import LogMismatch, ViewError
 from eventstore.log.base import Log
 from eventstore.log.position import Position
+from eventstore.status import LISTED, QuarantinedEvent
 from projector import directories
 from projector.frozen import check_belongs, of_directory
 from projector.lease import Lease
 from projector.places import folder_of, open_log, require, views_of
-from projector.projections import namespaces
+from projector.projections import namespaces, quarantine
 
 
 class ViewStanding(BaseModel):
@@ -35,6 +38,10 @@ class ViewStanding(BaseModel):
     lag: int | None
     """How many offsets it is behind the log."""
     memories: int | None
+    quarantined: int | None
+    """How many events could not be decoded and were set aside."""
+    quarantine: list[QuarantinedEvent]
+    """The first of them, by partition and offset."""
     rebuild: Literal["running", "unfinished", "ready"] | None
     """What a rebuild has left, if anything."""
     bytes: int
@@ -69,14 +76,28 @@ def standing(conn_string: str | Path, *, views: str | Path | None = None) -> Sta
         source.close()
 
 
+def sets_aside(conn_string: str | Path, *, views: str | Path | None = None) -> bool:
+    """Whether a view kept here has set events aside; one that cannot be read has not."""
+    for home in directories.numbered(views_of(parse(conn_string), views)):
+        with contextlib.suppress(ViewError), of_directory(home) as frozen:
+            if next(quarantine.read(frozen.families["default"]), None) is not None:
+                return True
+    return False
+
+
 def _view(source: Log, end: Position, home: Path) -> ViewStanding:
     position: Position | None = None
     memories: int | None = None
     problem: str | None = None
+    quarantined: int | None = None
+    listed: list[QuarantinedEvent] = []
     try:
         with of_directory(home) as frozen:
             position = frozen.position or Position.start(source.partitions)
             memories = namespaces.count(frozen.families["namespaces"], b"")
+            rows = quarantine.read(frozen.families["default"])
+            listed = [QuarantinedEvent.of(row) for row in islice(rows, LISTED)]
+            quarantined = len(listed) + sum(1 for _ in rows)
             # Asked again: the view may have moved on since.
             end = source.high_water_mark()
             check_belongs(frozen, source.log_id, end)
@@ -89,6 +110,8 @@ def _view(source: Log, end: Position, home: Path) -> ViewStanding:
         position=None if position is None else str(position),
         lag=position.behind(end) if position is not None and fits else None,
         memories=memories,
+        quarantined=quarantined,
+        quarantine=listed,
         rebuild=_rebuild(home),
         bytes=directories.size(home),
         problem=problem,

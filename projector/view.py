@@ -34,6 +34,7 @@ from eventstore.views import (
     Metric,
     NamespaceCount,
     Occurrence,
+    Quarantined,
     Ranking,
     Ranks,
     Row,
@@ -44,7 +45,7 @@ from eventstore.views import (
 from projector.indexing import edition, feed, indexed
 from projector.meta import FORMAT, POSITION, check_made_from, position_in
 from projector.past import PastMoment
-from projector.projections import history, items, models, namespaces, recency, vectors
+from projector.projections import history, items, models, namespaces, quarantine, recency, vectors
 from projector.rocks import Database, let_go, translate
 from projector.vectors import VectorIndex, manifest
 
@@ -72,8 +73,10 @@ class Moment:
         self._vector_rows = db.vectors
         self._vectors = None if view.index is None else view.index.state()
         self._ranked = view.ranked()
+        self._quarantine = view.quarantine
 
     def get(self, key: bytes) -> Row | None:
+        self._quarantine.warn(key)
         try:
             data = self._items[key]
         except Exception as error:
@@ -85,8 +88,8 @@ class Moment:
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         return recency.newest(self._recency, prefix)
 
-    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
-        return items.scan_rows(self._items, prefix, start)
+    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
+        return items.scan_rows(self._items, prefix, start, holding)
 
     def count(self, prefix: bytes) -> int:
         return namespaces.count(self._namespaces, prefix)
@@ -118,6 +121,7 @@ class Moment:
         return 0 if self._vectors is None else self._vectors.count(prefix)
 
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
+        self._quarantine.warn(key)
         return history.read(self._history, key, before)
 
     def events(self, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
@@ -125,6 +129,9 @@ class Moment:
 
     def vectors(self, sequence: int) -> tuple[str, Vector]:
         return vectors.at(self._vector_rows, sequence)
+
+    def quarantined(self) -> Iterator[Quarantined]:
+        return quarantine.read(self._default)
 
 
 class MaterializedView:
@@ -149,6 +156,7 @@ class MaterializedView:
             self._signature = self._check(log_id)
             self.sequence = vectors.end(self.db.vectors)
             """What the next row of vectors is stored under."""
+            self.quarantine = quarantine.Quarantine(self.db.default)
         except BaseException:
             self.db.close()
             raise
@@ -167,6 +175,8 @@ class MaterializedView:
             if isinstance(failed, ViewDamaged):
                 self.mark_damaged()
             raise failed from error
+        if key in self.quarantine.memories:
+            self.quarantine.warn(key)
         return None if data is None else items.row(key, data)
 
     def read(self) -> AbstractContextManager[Moment]:
@@ -223,12 +233,15 @@ class MaterializedView:
         position: Position,
         changed: Sequence[vectors.VectorRow],
         model: Signature | None = None,
+        aside: Sequence[Quarantined] = (),
     ) -> None:
         """Make one batch visible, vectors included. Raises ``ViewError``; then nothing is visible.
 
-        ``model`` is what the batch puts on record in place of the model of before.
+        ``model`` is what the batch puts on record in place of the model of before, ``aside`` is set aside.
         """
         batch.put(POSITION, str(position).encode())
+        if aside:
+            self.quarantine.write(batch, aside)
         first = self.sequence
         signature = self._signature
         for row in changed:
@@ -241,6 +254,7 @@ class MaterializedView:
             except Exception as error:
                 raise translate(error, "writing the view") from error
             self._signature = model or signature
+            self.quarantine.add(aside)
             self.sequence = first + len(changed)
             if self.index is not None and changed:
                 self._apply(self.index, [*enumerate(changed, first)])

@@ -120,18 +120,19 @@ class Log(Protocol):
     def ahead_of(self, position: Position) -> bool:
         """Whether the log is known to hold something beyond a position; asks nobody."""
 
-    def chunks(self, start: Position) -> Iterator[Chunk]:
+    def chunks(self, start: Position, *, whole: bool = True) -> Iterator[Chunk]:
         """Records from ``start`` to the present high-water mark.
 
-        A chunk is never part of an atomic batch, except where ``start`` cuts into one.
+        A chunk is never part of an atomic batch. Without ``whole`` it may be, and only then may
+        ``start`` lie within a batch: nobody waits for the records before it.
         Raises ``LogDamaged`` at the first record whose checksum does not hold.
         """
 
     def poll(self, start: Position, seconds: float) -> list[Chunk]:
         """What came after ``start``, waiting up to ``seconds``; for the one thread that follows the log."""
 
-    def reader(self, start: Position) -> Reader:
-        """Records from ``start`` on, without an end."""
+    def reader(self, start: Position, *, whole: bool = True) -> Reader:
+        """Records from ``start`` on, without an end; ``whole`` as for :meth:`chunks`."""
 
     def position_at(self, time_us: int) -> Position:
         """The position after the last record appended at or before a time (µs since the epoch)."""

@@ -164,8 +164,11 @@ class EmbeddedLog:
         """Whether the log holds more than a reader at ``position`` has seen."""
         return self.end() > position[0]
 
-    def chunks(self, start: Position) -> Iterator[Chunk]:
-        """Records from ``start`` to the present high-water mark, a chunk for each batch; see :meth:`read`."""
+    def chunks(self, start: Position, *, whole: bool = True) -> Iterator[Chunk]:
+        """Records from ``start`` to the present high-water mark, a chunk for each batch; see :meth:`read`.
+
+        A batch that ``start`` cuts into comes from there on, ``whole`` or not.
+        """
         for records in self.read(start[0]):
             yield Chunk(records, Position(records[-1].offset + 1))
 
@@ -175,8 +178,8 @@ class EmbeddedLog:
             time.sleep(seconds)
         return list(self.chunks(start))
 
-    def reader(self, start: Position) -> SegmentReader:
-        """Records from ``start`` on, without an end."""
+    def reader(self, start: Position, *, whole: bool = True) -> SegmentReader:
+        """Records from ``start`` on, without an end; see :meth:`chunks`."""
         return SegmentReader(self, start)
 
     def position_at(self, time_us: int) -> Position:

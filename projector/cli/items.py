@@ -20,6 +20,7 @@ from eventstore import EventStore
 from eventstore.asof import When
 from eventstore.namespaces import check_namespace
 from projector.cli.output import compact, complain, emit, plain, print_table, when
+from projector.standing import sets_aside
 
 Store = Annotated[Path, typer.Argument(help="Folder of the store.")]
 Namespace = Annotated[str, typer.Argument(help="Labels with '/' between them; '' is the whole store.")]
@@ -32,10 +33,14 @@ AsOf = Annotated[
 
 
 def open_existing(path: Path, actor: str | None = None) -> EventStore:
-    """The store in a folder; a folder without one is not made into one."""
+    """The store in a folder; a folder without one is not made into one.
+
+    Where views have set events aside, a command does so, too: it may be given a view of its own.
+    """
     if not (path / "log").is_dir():
         raise typer.BadParameter(f"there is no store in {path}")
-    return EventStore.open(path, actor=actor)
+    policy = "quarantine" if sets_aside(path) else "stop"
+    return EventStore.open(path, actor=actor, config={"on_undecodable": policy})
 
 
 def moment_of(text: str) -> When:

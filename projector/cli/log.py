@@ -18,17 +18,20 @@ from eventstore.keys import decode_item
 from eventstore.log.base import StoredRecord
 from eventstore.log.embedded import EmbeddedLog
 from projector.cli.items import Json, Limit, Store, open_existing
-from projector.cli.output import emit, print_table, when
+from projector.cli.output import emit, print_quarantine, print_table, when
 
 
 def status(store: Store, as_json: Json = False) -> None:
     """Print where the log ends, what the view holds, and what it costs on disk."""
     with open_existing(store) as opened:
-        report = {**opened.status().model_dump(), "bytes_on_disk": _bytes_on_disk(store)}
+        found = opened.status()
+    report = {**found.model_dump(mode="json"), "bytes_on_disk": _bytes_on_disk(store)}
     if as_json:
         emit(report)
         return
+    del report["quarantine"]
     print_table([{"what": name, "value": value} for name, value in report.items() if value is not None])
+    print_quarantine(found.quarantine)
 
 
 def show(

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eventstore.status import QuarantinedEvent
+
 _UNBOUNDED = 1_000_000
 
 
@@ -59,6 +61,22 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_quarantine(events: Sequence[QuarantinedEvent]) -> None:
+    """A table of events that were set aside."""
+    print_table(
+        [
+            {
+                "partition": each.partition,
+                "offset": each.offset,
+                "when (UTC)": when(each.at),
+                "memory": None if each.key is None else "/".join([*(each.namespace or ()), each.key]),
+                "set aside because": each.reason,
+            }
+            for each in events
+        ]
+    )
 
 
 def when(at: datetime) -> str:

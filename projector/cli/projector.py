@@ -1,7 +1,7 @@
 """The ``projector`` command: what can be thrown away and made again, looked after.
 
-Exit codes: 0 done and clean, 1 a view differs or a snapshot was not used, 2 wrong usage, a damaged
-log, or an error that says what to do, 130 stopped by Ctrl-C.
+Exit codes: 0 done and clean, 1 a view differs, an event still cannot be decoded or a snapshot was
+not used, 2 wrong usage, a damaged log, or an error that says what to do, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("status")(views.status)
 app.command("rebuild")(views.rebuild)
+app.command("retry")(views.retry)
 app.command("verify")(views.verify)
 app.command("reembed")(reembed.reembed)
 app.command("snapshot")(views.snapshot)

@@ -36,6 +36,9 @@ def run(
     exclusive: Annotated[
         bool, typer.Option("--exclusive", help="Fail when another process has the first view directory.")
     ] = False,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="Set events aside that cannot be decoded, and go on.")
+    ] = False,
     log_format: Annotated[Literal["json", "text"], typer.Option(help="Form of the log lines.")] = "json",
     log_level: Annotated[Level, typer.Option(help="Least important level that is logged.")] = "info",
 ) -> None:
@@ -44,7 +47,11 @@ def run(
     SIGTERM and Ctrl-C stop it cleanly, with exit code 0.
     """
     logs.set_up(log_format, log_level)
-    config = StoreConfig(follow_interval=follow_interval, cache_bytes=cache_mib << 20)
+    config = StoreConfig(
+        follow_interval=follow_interval,
+        cache_bytes=cache_mib << 20,
+        on_undecodable="quarantine" if quarantine else "stop",
+    )
     service = _service()
     settings = service.Settings(host=metrics_host, port=metrics_port, max_lag=max_lag, exclusive=exclusive)
     service.Service(store, views, config, settings).run()

@@ -1,4 +1,4 @@
-"""Commands about views: rebuild, verify, status, snapshot, start-from.
+"""Commands about views: rebuild, retry, verify, status, snapshot, start-from.
 
 They look at log and view directories from outside, so they work beside processes that have the
 store open, and none of them takes a view directory from those.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +17,12 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from eventstore.status import QuarantinedEvent
 from projector.cli.items import Json
-from projector.cli.output import complain, emit, print_table
+from projector.cli.output import complain, emit, print_quarantine, print_table
 from projector.integrity import Report, verify_at
-from projector.rebuild import rebuild_at
+from projector.rebuild import Rebuilt, rebuild_at
+from projector.retry import retry_at
 from projector.snapshot import start_from, take_at
 from projector.standing import Standing, standing
 
@@ -34,6 +36,9 @@ def rebuild(
     store: Store,
     views: Views = None,
     view: Annotated[int | None, typer.Option(min=0, help="Only the view directory of this number.")] = None,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="Set events aside that cannot be decoded, and go on.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Build views anew from the log, beside those in use, and exchange them.
@@ -43,13 +48,44 @@ def rebuild(
     say_more()
     try:
         with _without_collector():
-            done = rebuild_at(store, views=views, number=view)
+            done = rebuild_at(store, views=views, number=view, quarantine=quarantine)
     except KeyboardInterrupt:
         complain("stopped; the next rebuild continues from there")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        emit([{**each.model_dump(), "rate": each.rate} for each in done])
+        emit(_rebuilt_json(done))
         return
+    _print_rebuilt(done)
+    if not done:
+        complain("there is no view to rebuild; the next open makes one")
+
+
+def retry(store: Store, views: Views = None, as_json: Json = False) -> None:
+    """Apply the events that were set aside, by a rebuild, if every one of them can be decoded by now."""
+    say_more()
+    try:
+        with _without_collector():
+            done = retry_at(store, views=views)
+    except KeyboardInterrupt:
+        complain("stopped; nothing is lost, retry again")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        emit({**done.model_dump(mode="json"), "rebuilt": _rebuilt_json(done.rebuilt)})
+    else:
+        print_quarantine(done.still)
+        _print_rebuilt(done.rebuilt)
+        if done.still:
+            complain(f"{len(done.still)} of {done.quarantined} events still cannot be decoded")
+        elif not done.quarantined:
+            complain("no event is set aside")
+    raise typer.Exit(done.exit_code)
+
+
+def _rebuilt_json(done: Sequence[Rebuilt]) -> list[dict[str, Any]]:
+    return [{**each.model_dump(), "rate": each.rate} for each in done]
+
+
+def _print_rebuilt(done: Sequence[Rebuilt]) -> None:
     print_table(
         [
             {
@@ -64,8 +100,6 @@ def rebuild(
             for each in done
         ]
     )
-    if not done:
-        complain("there is no view to rebuild; the next open makes one")
 
 
 def verify(store: Store, views: Views = None, as_json: Json = False) -> None:
@@ -86,7 +120,7 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
     """Print where the log ends, and of each view where it stands and who has it."""
     found = standing(store, views=views)
     if as_json:
-        emit(found.model_dump())
+        emit(found.model_dump(mode="json"))
         return
     print_table([_standing(found)])
     print_table(
@@ -96,6 +130,7 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
                 "position": each.position,
                 "lag": each.lag,
                 "memories": each.memories,
+                "quarantined": each.quarantined or None,
                 "owner": each.owner,
                 "rebuild": each.rebuild,
                 "bytes": each.bytes,
@@ -104,6 +139,7 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
             for each in found.views
         ]
     )
+    print_quarantine(_together(found))
 
 
 def snapshot(store: Store, folder: Folder, views: Views = None, as_json: Json = False) -> None:
@@ -169,6 +205,12 @@ def _name_the_first(report: Report) -> None:
     complain(
         f"first difference, in {first.family}{about}{place}: expected {first.expected}, found {first.found}"
     )
+
+
+def _together(found: Standing) -> list[QuarantinedEvent]:
+    """What any view has set aside; mostly they have the same."""
+    listed = {(each.partition, each.offset): each for view in found.views for each in view.quarantine}
+    return [each for _, each in sorted(listed.items())]
 
 
 def _standing(found: Standing) -> dict[str, Any]:

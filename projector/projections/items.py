@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
@@ -50,10 +50,19 @@ def place(data: bytes) -> tuple[int, int]:
     return partition, offset
 
 
-def scan_rows(source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None) -> Iterator[Row]:
-    """Memories under an encoded prefix, in key order, from ``start`` on."""
+def scan_rows(
+    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()
+) -> Iterator[Row]:
+    """Memories under an encoded prefix, in key order, from ``start`` on.
+
+    Rows without all of ``holding`` in their bytes are passed over before anything is made of them.
+    """
     for key, data in scan(source, prefix, start):
-        yield row(key, data)
+        for needle in holding:
+            if needle not in data:
+                break
+        else:
+            yield row(key, data)
 
 
 def expired(source: Rdict | Snapshot, until_us: int) -> Iterator[tuple[int, bytes]]:

@@ -7,13 +7,17 @@ import threading
 import time
 import uuid
 
+import pytest
 from kafka import KafkaProducer
 from langgraph.store.base import PutOp
 
 from eventstore.codec import encode
+from eventstore.keys import encode_item
 from eventstore.log.base import Log
 from eventstore.log.kafka import stamps
 from eventstore.log.position import Position
+from projector.digests import digest
+from projector.integrity import verify
 from tests.kafka.broker import Broker
 from tests.kafka.kit import (
     NewPlace,
@@ -201,6 +205,36 @@ def delivered(log: Log, position: Position) -> list[int]:
             found += [record.sequence for record in chunk.records]
             position = chunk.position
     return found
+
+
+@pytest.mark.parametrize("key", [encode_item(("u",), "k1"), None], ids=["tombstone", "no key"])
+def test_a_record_that_no_store_wrote_is_set_aside(
+    kafka_broker: Broker, new_place: NewPlace, key: bytes | None
+) -> None:
+    """Scenarios S12 and S21: under quarantine it deletes nothing, and what comes behind it is applied."""
+    place = new_place(kafka_broker, partitions=2)
+    quarantine = {"on_undecodable": "quarantine"}
+    store = place.open(config=quarantine)
+    for n in range(3):
+        store.put(("u",), f"k{n}", {"n": n})
+    partition = max(range(2), key=lambda each: store.position[each])
+    with stranger(kafka_broker) as producer:
+        producer.send(place.topic, key=key, value=None if key else b"{}", partition=partition).get(10)
+        later = event(("u",), "later", b'{"n":4}')
+        produce(producer, place.topic, later, uuid.uuid4().bytes, 1, partition=partition)
+    store.put(("u",), "own", {"n": 5})
+    store.batch([PutOp((f"user{n}",), "k", {"n": n}) for n in range(4)])
+    assert keys_in(store, "u") == {"k0", "k1", "k2", "later", "own"}
+    status = store.status()
+    assert (status.quarantined, status.stopped) == (1, None)
+    (aside,) = status.quarantine
+    assert (aside.partition, aside.offset, aside.key) == (partition, 3, "k1" if key else None)
+    assert "without a type header" in aside.reason
+    fresh = place.open("fresh", config=quarantine)
+    assert state(fresh) == state(store)
+    assert fresh.status().quarantine == status.quarantine
+    assert digest(fresh) == digest(store)
+    assert verify(store).exit_code == 0
 
 
 def test_half_a_batch_is_an_error_and_no_hang(kafka_broker: Broker, new_place: NewPlace) -> None:

@@ -104,6 +104,22 @@ def test_it_is_not_healthy_once_the_projection_stops(embedded: Place, run: Run, 
     assert projector.end() == 0
 
 
+def test_it_sets_aside_what_cannot_be_read_if_told_to(embedded: Place, run: Run, opened: Open) -> None:
+    opened(embedded, config={"attach": False}).close()
+    log = EmbeddedLog.open(Path(embedded.log) / "log")
+    log.append([log.prepare([Record(b"no memory", b"{}", (("type", b"merge/9"),))])])
+    log.close()
+    projector = run(embedded, "--quarantine")
+    projector.until_healthy()
+    store = opened(embedded, config={"attach": True})
+    store.put(("a",), "k", {"n": 1})
+    assert store.get(("a",), "k") is not None
+    assert store.status().quarantined == projector.metrics()["eventstore_quarantined_events"] == 1
+    assert projector.end() == 0
+    (told,) = (line["message"] for line in projector.lines if line["level"] == "error")
+    assert "partition 0, offset 0" in told
+
+
 def test_lag_makes_it_unhealthy(embedded: Place, run: Run, opened: Open, tmp_path: Path) -> None:
     projector = run(embedded, "--max-lag", "0.2", "--follow-interval", "600")
     projector.until_healthy()

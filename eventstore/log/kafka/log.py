@@ -106,12 +106,12 @@ class KafkaLog:
         self._wanted.set()
         return False
 
-    def chunks(self, start: Position) -> Iterator[Chunk]:
+    def chunks(self, start: Position, *, whole: bool = True) -> Iterator[Chunk]:
         """Records from ``start`` to the present high-water mark, through a connection of its own."""
         end = self.high_water_mark()
         if start.covers(end):
             return
-        reader = self.reader(start)
+        reader = self.reader(start, whole=whole)
         try:
             yield from reader.read_to(end, self._place.options.connect_timeout)
         finally:
@@ -142,7 +142,7 @@ class KafkaLog:
             self._drop_reader()
             raise
 
-    def reader(self, start: Position) -> Reader:
+    def reader(self, start: Position, *, whole: bool = True) -> Reader:
         """Records from ``start`` on, through a connection of its own.
 
         Raises ``LogUnavailable``, and ``LogMismatch`` when the topic begins behind ``start``; a
@@ -151,7 +151,7 @@ class KafkaLog:
         self._check()
         begin = self._questions.begins(self.partitions)
         if start.covers(begin):
-            return Reader(self._place, self._questions, start)
+            return Reader(self._place, self._questions, start, whole=whole)
         if any(start):
             raise gap(self._place, start, begin)
         if self._kept is KEPT_FOREVER:
@@ -161,7 +161,7 @@ class KafkaLog:
                 begin,
                 start.behind(begin),
             )
-        return Reader(self._place, self._questions, start, begin=begin)
+        return Reader(self._place, self._questions, start, begin=begin, whole=whole)
 
     def open_cache(self) -> KafkaLog:
         """The log of cache entries: the topic with ``.cache`` behind its name, made when missing."""

@@ -45,15 +45,19 @@ class Reader:
         start: Position,
         *,
         begin: Position | None = None,
+        whole: bool = True,
         connect_timeout: float | None = None,
     ) -> None:
         """With ``begin``, what lies before it is gone, and is passed over.
+
+        Without ``whole``, no record waits for others of its batch: those may lie before ``start``.
 
         Raises ``LogUnavailable`` when the cluster does not answer within ``connect_timeout`` seconds
         (default: the place's).
         """
         self._place = place
         self._questions = questions
+        self._whole = whole
         self._partitions = [TopicPartition(place.topic, number) for number in range(len(start))]
         self._assembly = Assembly(start)
         first = begin or start
@@ -130,7 +134,10 @@ class Reader:
             fetched = self._consumer.poll(timeout_ms=round(seconds * 1000), max_records=MAX_RECORDS)
             for each, messages in fetched.items():
                 records = [incoming(message) for message in messages]
-                self._assembly.add(each.partition, records)
+                if self._whole:
+                    self._assembly.add(each.partition, records)
+                else:
+                    self._assembly.add(each.partition, [record._replace(batch=None) for record in records])
                 for record in records:
                     # A memory has one partition, so a record elsewhere was written under another number.
                     if record.ours and self._home(record) != each.partition:
