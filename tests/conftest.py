@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 
-from eventstore import EventStore
+from tests.logs import KINDS, Kind, OpenStore, Places
 
 pytest_plugins = ["tests.kafka.plugin"]
 
-OpenStore = Callable[..., EventStore]
+__all__ = ["OpenStore"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,21 +27,22 @@ def loggers_as_they_were() -> Iterator[None]:
         logger.handlers = handlers
 
 
+@pytest.fixture(params=KINDS)
+def kind_of_log(request: pytest.FixtureRequest) -> Kind:
+    """Each kind in turn; a folder of tests that need files says otherwise in its own conftest."""
+    return cast(Kind, request.param)
+
+
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[OpenStore]:
-    """Opens stores on embedded logs under the test's folder; ``sub`` names one, and all are closed."""
-    opened: list[EventStore] = []
+def places(kind_of_log: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Places]:
+    """Logs of this kind that are the test's own; the stores opened there are closed."""
+    broker = request.getfixturevalue("kafka_broker") if kind_of_log == "kafka" else None
+    places = Places(kind_of_log, tmp_path, broker)
+    yield places
+    places.close()
 
-    def open_(
-        index: dict[str, Any] | None = None,
-        ttl: dict[str, Any] | None = None,
-        sub: str = "store",
-        **options: Any,
-    ) -> EventStore:
-        store = EventStore.open(tmp_path / sub, index=index, ttl=ttl, **options)
-        opened.append(store)
-        return store
 
-    yield open_
-    for store in opened:
-        store.close()
+@pytest.fixture
+def open_store(places: Places) -> OpenStore:
+    """Opens stores on logs of each kind; ``sub`` names one, and all are closed."""
+    return places.open

@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 
 from eventstore import EventStore, Position
-from eventstore.log import EmbeddedLog, StoredRecord
+from eventstore.log import StoredRecord
 from eventstore.log.base import Chunk
 from projector.runner import Projector
 from projector.view import MaterializedView
-from tests.scenarios.kit import ALL
+from tests.scenarios.kit import ALL, runtime_of
 
 PREFIXES: tuple[tuple[str, ...], ...] = ((), ("a",), ("a", "b"), ("é",), ("ab", "a\x01"), ("nobody",))
 
 
-def records_of(directory: Path) -> list[StoredRecord]:
-    """Every record of an embedded log, read by an outsider."""
-    log = EmbeddedLog.open(directory / "log")
-    try:
-        return [record for group in log.read(0) for record in group]
-    finally:
-        log.close()
+def records_of(store: EventStore) -> list[StoredRecord]:
+    """Every record of a store's log, read from its start; in order of time where partitions are several."""
+    log = runtime_of(store).log
+    records = [record for chunk in log.chunks(Position.start(log.partitions)) for record in chunk.records]
+    return sorted(records, key=lambda record: (record.appended_us, record.partition, record.offset))
 
 
 class ListLog:
@@ -46,7 +44,7 @@ class ListLog:
     def ahead_of(self, position: Position) -> bool:
         return not position.covers(self.high_water_mark())
 
-    def chunks(self, start: Position) -> Iterator[Chunk]:
+    def chunks(self, start: Position, *, whole: bool = True) -> Iterator[Chunk]:
         at = start
         for record in list(self.records):
             if record.offset >= start[record.partition]:

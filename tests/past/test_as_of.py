@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,7 +21,7 @@ from langgraph.store.base import GetOp, PutOp, SearchOp
 from eventstore import EventStore, Position, VersionConflict, acting_as
 from eventstore.errors import InvalidInput, InvalidType, NoSuchMoment, ReadOnlyStore, StoreClosed
 from eventstore.history import microseconds, moment
-from tests.conftest import OpenStore
+from tests.logs import OpenStore, Places, can_be_opened_twice, embedded_only
 from tests.past.replay import Replayed, answers, records_of, seen
 from tests.properties.model import some_index, some_namespace, some_value, some_write
 from tests.scenarios.kit import TinyEmbedder, index_of, runtime_of
@@ -73,24 +74,26 @@ def write(store: EventStore, chance: random.Random) -> None:
 
 
 def check_every_position(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int, operations: int, omits: bool
+    places: Places, sub: str, monkeypatch: pytest.MonkeyPatch, seed: int, operations: int, omits: bool
 ) -> None:
     chance = random.Random(seed)
     options: dict[str, Any] = {"index": index_of(TinyEmbedder()), "ttl": {"omit_expired": omits}}
-    store = EventStore.open(directory, config={"segment_bytes": 64 * 1024}, **options)
+    store = places.open(sub=sub, config={"segment_bytes": 64 * 1024}, **options)
     replayed = None
+    position = Position.start(places.partitions)
     try:
         for _ in range(operations):
             act(store, chance)
-        records = records_of(directory)
-        replayed = Replayed(monkeypatch, **options)
+        records = records_of(store)
+        replayed = Replayed(monkeypatch, places.partitions, **options)
         for record in records:
             replayed.replay([record])
-            then = store.as_of(record.offset + 1)
+            position = position.advanced(record.partition, record.offset + 1)
+            then = store.as_of(position)
             places = chance.sample(PLACES, 4)
             expected = answers(replayed.store, places)
             for question, answer in answers(then, places).items():
-                assert answer == expected[question], (seed, record.offset, question)
+                assert answer == expected[question], (seed, position, question)
     finally:
         store.close()
         if replayed is not None:
@@ -99,21 +102,28 @@ def check_every_position(
 
 @pytest.mark.parametrize("omits", [False, True])
 def test_every_position_of_two_hundred_operations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, omits: bool
+    places: Places, monkeypatch: pytest.MonkeyPatch, omits: bool
 ) -> None:
-    check_every_position(tmp_path / "store", monkeypatch, 45 + omits, 200, omits)
+    """Of fewer on a topic, where the broker is asked for each moment."""
+    operations = 12 if places.kind == "kafka" else 200
+    check_every_position(places, "store", monkeypatch, 45 + omits, operations, omits)
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(seed=st.integers(0, 2**32), omits=st.booleans())
-def test_short_histories(tmp_path_factory: pytest.TempPathFactory, seed: int, omits: bool) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        check_every_position(tmp_path_factory.mktemp("past") / "store", patched, seed, 15, omits)
+def test_short_histories(places: Places) -> None:
+    number = itertools.count()
+
+    @settings(
+        max_examples=2 if places.kind == "kafka" else 8,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(seed=st.integers(0, 2**32), omits=st.booleans())
+    def check(seed: int, omits: bool) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            check_every_position(places, f"store-{next(number)}", patched, seed, 15, omits)
+
+    check()
 
 
 @pytest.mark.parametrize("omits", [False, True])
@@ -173,7 +183,7 @@ def test_scores_are_the_same_to_the_last_bit(open_store: OpenStore, distance: st
 
 
 def test_before_the_first_event_there_is_an_empty_store(open_store: OpenStore) -> None:
-    store = open_store(index=index_of(TinyEmbedder()))
+    store = open_store(index=index_of(TinyEmbedder()), partitions=1)
     for _ in range(2):
         then = store.as_of(0)
         assert then.search(()) == [] and then.search((), query="tea") == []
@@ -182,7 +192,7 @@ def test_before_the_first_event_there_is_an_empty_store(open_store: OpenStore) -
 
 
 def test_an_empty_log_has_no_times(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     with pytest.raises(NoSuchMoment, match="no event at or before"):
         store.as_of(datetime.now(UTC))
     assert store.events() == [] and list(store.changes(follow=False)) == []
@@ -190,7 +200,7 @@ def test_an_empty_log_has_no_times(open_store: OpenStore) -> None:
 
 
 def test_moments_the_log_does_not_hold(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     before = datetime.now(UTC) - timedelta(seconds=1)
     for number in range(3):
         store.put(("a",), "k", {"n": number})
@@ -212,6 +222,7 @@ def test_moments_the_log_does_not_hold(open_store: OpenStore) -> None:
         assert store.as_of(same).get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]
 
 
+@embedded_only
 def test_times_are_found_across_segments(open_store: OpenStore, tmp_path: Path) -> None:
     """The position of each time is the one after the last record appended by then."""
     chance = random.Random(1)
@@ -220,7 +231,7 @@ def test_times_are_found_across_segments(open_store: OpenStore, tmp_path: Path) 
         ops = [PutOp(("a",), str(at), {"n": number, "text": "x" * 40}) for at in range(chance.randint(1, 3))]
         store.batch(ops)
     assert len(list((tmp_path / "store" / "log").glob("*.seg"))) > 10
-    records = records_of(tmp_path / "store")
+    records = records_of(store)
     log = runtime_of(store).log
     times = [record.appended_us for record in records]
     for at_us in (0, times[0] - 1, *times, times[-1] + 1):
@@ -230,7 +241,7 @@ def test_times_are_found_across_segments(open_store: OpenStore, tmp_path: Path) 
 
 
 def test_the_moment_of_a_position_is_that_of_the_event_before_it(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     store.put(("a",), "k", {})
     store.put(("a",), "k", {})
     newest, oldest = store.history(("a",), "k")
@@ -243,7 +254,7 @@ def test_the_moment_of_a_position_is_that_of_the_event_before_it(open_store: Ope
 
 
 def test_the_past_cannot_be_written(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     store.put(("a",), "k", {"n": 1})
     then = store.as_of(store.position)
     for write in (
@@ -258,7 +269,7 @@ def test_the_past_cannot_be_written(open_store: OpenStore) -> None:
 
 
 def test_reading_the_past_refreshes_nothing(open_store: OpenStore) -> None:
-    store = open_store(ttl={"refresh_on_read": True})
+    store = open_store(ttl={"refresh_on_read": True}, partitions=1)
     store.put(("a",), "k", {"n": 1}, ttl=1)
     then = store.as_of(store.position)
     time.sleep(0.02)
@@ -268,7 +279,7 @@ def test_reading_the_past_refreshes_nothing(open_store: OpenStore) -> None:
 
 
 def test_a_refresh_moves_the_expiry_of_the_past_too(open_store: OpenStore) -> None:
-    store = open_store(ttl={"omit_expired": True})
+    store = open_store(ttl={"omit_expired": True}, partitions=1)
     store.put(("a",), "k", {"n": 1}, ttl=0.01)
     time.sleep(0.3)
     assert store.get(("a",), "k", refresh_ttl=True) is not None
@@ -301,7 +312,7 @@ def test_the_past_of_a_coroutine(open_store: OpenStore) -> None:
 
 
 def test_the_past_ends_with_its_store(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     store.put(("a",), "k", {})
     then = store.as_of(1)
     store.close()
@@ -311,13 +322,12 @@ def test_the_past_ends_with_its_store(open_store: OpenStore) -> None:
         store.as_of(1)
 
 
-def test_the_past_is_seen_from_another_process(open_store: OpenStore, tmp_path: Path) -> None:
+@can_be_opened_twice
+def test_the_past_is_seen_from_another_process(places: Places) -> None:
     """A second view of the log, with another directory, answers alike."""
-    store = open_store(index=index_of(TinyEmbedder()))
+    store = places.open(index=index_of(TinyEmbedder()), partitions=1)
     for number in range(20):
         store.put(("a",), str(number % 7), {"t": "tea" if number % 2 else "rain", "n": number})
-    with EventStore.open(
-        tmp_path / "store", views=tmp_path / "other", index=index_of(TinyEmbedder())
-    ) as other:
-        for position in range(0, 21, 5):
-            assert answers(other.as_of(position), PLACES) == answers(store.as_of(position), PLACES)
+    other = places.fresh(index=index_of(TinyEmbedder()))
+    for position in range(0, 21, 5):
+        assert answers(other.as_of(position), PLACES) == answers(store.as_of(position), PLACES)

@@ -16,10 +16,11 @@ from typer.testing import CliRunner, Result
 from eventstore import EventStore, acting_as
 from eventstore.errors import InvalidInput, NoSuchMoment
 from projector.cli import app
-from tests.conftest import OpenStore
+from tests.logs import OpenStore, embedded_only
 from tests.scenarios.kit import ROOT
 
 ME = ("users", "me")
+pytestmark = embedded_only
 
 
 @pytest.fixture

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from eventstore import EventStore, VersionConflict
-from tests.conftest import OpenStore
+from tests.logs import OpenStore, Places, can_be_opened_twice
 from tests.scenarios.kit import ROOT, rows
 
 COUNT = """
 import sys
 from eventstore import EventStore, VersionConflict
-with EventStore.open(sys.argv[1]) as store:
-    for _ in range(int(sys.argv[2])):
+with EventStore.open(sys.argv[1], views=sys.argv[2]) as store:
+    for _ in range(int(sys.argv[3])):
         while True:
             item = store.get(("c",), "n")
             number = 0 if item is None else item.value["n"]
@@ -26,28 +24,29 @@ with EventStore.open(sys.argv[1]) as store:
                 break
             except VersionConflict as conflict:
                 assert conflict.current > number, (conflict.current, number)
+                store.wait_for(store.position)
 """
 
 
-def test_three_processes_count_to_three_hundred(tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    EventStore.open(directory).close()
-    counters = [
-        subprocess.Popen([sys.executable, "-c", COUNT, str(directory), "100"], cwd=ROOT) for _ in range(3)
-    ]
+@can_be_opened_twice
+def test_three_processes_count_together(places: Places) -> None:
+    """To three hundred; to less on a topic, where each may read what two others have just changed."""
+    each = 30 if places.kind == "kafka" else 100
+    places.open().close()
+    command = [sys.executable, "-c", COUNT, places.url(), str(places.views()), str(each)]
+    counters = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     assert [counter.wait(60) for counter in counters] == [0, 0, 0]
 
     def rejected(store: EventStore) -> list[int]:
         return [version.offset for version in store.history(("c",), "n") if version.rejected]
 
-    with EventStore.open(directory) as store:
-        assert store.get(("c",), "n").value == {"n": 300}  # type: ignore[union-attr]
+    with places.open() as store:
+        assert store.get(("c",), "n").value == {"n": 3 * each}  # type: ignore[union-attr]
         first, live = rejected(store), rows(store)
-    shutil.rmtree(directory / "views")
-    with EventStore.open(directory) as rebuilt:
+    with places.fresh() as rebuilt:
         assert rejected(rebuilt) == first
         assert rows(rebuilt) == live
-        assert len(rebuilt.history(("c",), "n")) == 300 + len(first)
+        assert len(rebuilt.history(("c",), "n")) == 3 * each + len(first)
 
 
 def test_two_agents_change_the_same_memory(open_store: OpenStore) -> None:

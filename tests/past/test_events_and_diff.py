@@ -11,7 +11,7 @@ from langgraph.store.base import PutOp
 
 from eventstore import VersionConflict, acting_as
 from eventstore.errors import InvalidInput, InvalidType, NoSuchMoment
-from tests.conftest import OpenStore
+from tests.logs import OpenStore
 
 ME = ("users", "me")
 
@@ -52,7 +52,7 @@ def test_the_whole_life_of_one_memory(open_store: OpenStore) -> None:
 
 
 def test_events_by_cause_prefix_and_time(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     with acting_as("a", run="r1", thread="t1"):
         store.put(ME, "x", {"n": 1})
         store.put(("users", "you"), "x", {"run": "r2", "n": 2})
@@ -91,7 +91,7 @@ def test_events_by_cause_prefix_and_time(open_store: OpenStore) -> None:
 def test_pages_of_events_are_whole(open_store: OpenStore) -> None:
     """Batches share a time; pages still neither repeat nor miss an event, refreshes left out."""
     chance = random.Random(3)
-    store = open_store(ttl={})
+    store = open_store(ttl={}, partitions=1)
     for _ in range(40):
         ops = [PutOp(("a",), str(chance.randrange(9)), {"n": 1}, None, 0.005) for _ in range(5)]
         store.batch(ops)
@@ -114,7 +114,7 @@ def test_pages_of_events_are_whole(open_store: OpenStore) -> None:
 
 
 def test_diff_of_two_moments(open_store: OpenStore) -> None:
-    store = open_store()
+    store = open_store(partitions=1)
     store.put(ME, "kept", {"n": 1})
     store.put(ME, "gone", {"n": 1})
     store.put(ME, "changed", {"deep": {"a": 1, "b": [1, 2, {"c": 3}]}, "same": [1], "old": None})
@@ -150,7 +150,7 @@ def test_diff_of_two_moments(open_store: OpenStore) -> None:
 
 def test_diff_sees_what_each_moment_showed(open_store: OpenStore) -> None:
     """An expiry is a removal where expired memories are hidden, though no event says so yet."""
-    store = open_store(ttl={"omit_expired": True})
+    store = open_store(ttl={"omit_expired": True}, partitions=1)
     store.put(ME, "brief", {"n": 1}, ttl=0.0005)
     born = store.history(ME, "brief")[0].at
     time.sleep(0.04)

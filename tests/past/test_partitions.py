@@ -41,7 +41,7 @@ def records(tmp_path: Path) -> list[StoredRecord]:
     with EventStore.open(tmp_path / "store", index=index_of(TinyEmbedder())) as store:
         for _ in range(120):
             act(store, chance)
-    found = spread(records_of(tmp_path / "store"), chance)
+        found = spread(records_of(store), chance)
     assert all(any(each.partition == number for each in found) for number in range(PARTITIONS))
     return found
 
