@@ -1,8 +1,8 @@
 """The change feed: what happened to memories, in log order, from any position on.
 
 Events come from the log and are shown once the view of this process holds them, with what the
-fold made of them: duplicates, void events and refreshes are left out. A
-feed that stops is resumed from the position of the last change seen, and misses nothing.
+fold made of them: duplicates, void events and refreshes are left out. A feed that stops is
+resumed from the position of the last change seen, and misses nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, PlainSerializer
 
-from eventstore.errors import StoreClosed, ViewBehind
+from eventstore.errors import LogUnavailable, StoreClosed, ViewBehind
 from eventstore.history import Version, fields, is_version
 from eventstore.keys import TOUCH_PREFIX
 from eventstore.log.base import Chunk, Reader, StoredRecord
@@ -26,6 +26,8 @@ from eventstore.views import HistoryRow, ReadView, Runtime
 
 WAIT_SECONDS: Final = 0.1
 """How long one look for something new lasts, and so how long a feed outlives its store at the most."""
+GRACE_SECONDS: Final = 10.0
+"""How long beyond its time a feed goes on for events that were there when its time was up."""
 _NAP: Final = 0.01
 _FINITE_CHUNKS: Final = 1_000
 
@@ -83,12 +85,15 @@ class Changes:
 
     def __next__(self) -> Change:
         deadline = self._deadline()
+        end: Position | None = None
         while not self._queue:
             if self._is_over():
                 raise StopIteration
-            seconds = min(WAIT_SECONDS, max(0.0, deadline - time.monotonic()))
-            if not self._fill(seconds) and time.monotonic() >= deadline:
-                raise StopIteration
+            left = deadline - time.monotonic()
+            if not self._fill(min(WAIT_SECONDS, max(_NAP, left))) and time.monotonic() >= deadline:
+                end = self._end() if end is None else end
+                if self._read.covers(end) or time.monotonic() >= deadline + GRACE_SECONDS:
+                    raise StopIteration
         return self._next()
 
     def __aiter__(self) -> Self:
@@ -96,6 +101,7 @@ class Changes:
 
     async def __anext__(self) -> Change:
         deadline = self._deadline()
+        end: Position | None = None
         # Where the log's end is in memory, nobody needs to wait for it in a thread.
         seconds = 0.0 if self._runtime.log.end_is_local else WAIT_SECONDS
         while not self._queue:
@@ -104,7 +110,9 @@ class Changes:
             moved = not self._is_idle() and await asyncio.to_thread(self._fill, seconds)
             if not moved and not self._queue:
                 if time.monotonic() >= deadline:
-                    raise StopAsyncIteration
+                    end = await asyncio.to_thread(self._end) if end is None else end
+                    if self._read.covers(end) or time.monotonic() >= deadline + GRACE_SECONDS:
+                        raise StopAsyncIteration
                 await asyncio.sleep(_NAP)
         return self._next()
 
@@ -112,6 +120,19 @@ class Changes:
 
     def _deadline(self) -> float:
         return float("inf") if self._timeout is None else time.monotonic() + self._timeout
+
+    def _end(self) -> Position:
+        """What a feed whose time is up still has to show: all that was committed by then.
+
+        A log that has to be asked may take longer to send its first events than a caller waits.
+        """
+        log = self._runtime.log
+        if log.end_is_local:
+            return self._read
+        try:
+            return log.high_water_mark()
+        except (LogUnavailable, StoreClosed):
+            return self._read
 
     def _next(self) -> Change:
         change = self._queue.popleft()

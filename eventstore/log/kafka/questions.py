@@ -6,12 +6,13 @@ waits for news. Safe for several threads.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, NodeNotReadyError
 
 from eventstore.connection import KafkaPlace, where
 from eventstore.errors import InvalidConfig, LogUnavailable
@@ -94,8 +95,17 @@ class Questions:
         return Position(*(found[each].offset for each in asked))
 
     def _ask(self, asked: Mapping[Any, int], isolation: str = "read_uncommitted") -> Mapping[Any, Any]:
-        try:
-            answer: Mapping[Any, Any] = self._admin.list_partition_offsets(asked, isolation_level=isolation)
-        except (KafkaError, RuntimeError) as error:
-            raise self._failure(error) from error
-        return answer
+        deadline = time.monotonic() + self._place.options.connect_timeout
+        while True:
+            try:
+                answer: Mapping[Any, Any] = self._admin.list_partition_offsets(
+                    asked, isolation_level=isolation
+                )
+                return answer
+            except NodeNotReadyError as error:
+                # Its connection is being made, for another question.
+                if time.monotonic() >= deadline:
+                    raise self._failure(error) from error
+                time.sleep(0.02)
+            except (KafkaError, RuntimeError) as error:
+                raise self._failure(error) from error
