@@ -417,7 +417,7 @@ def test_models_that_cannot_be_told_apart_are_refused(open_store: OpenStore) -> 
         store.search((), query="tea")
 
 
-def test_the_log_says_who_changed_what(open_store: OpenStore, tmp_path: Path) -> None:
+def test_the_log_says_who_changed_what(open_store: OpenStore) -> None:
     store = open_store(index=Model("old").index())
     fill(store, 3)
     feed = store.changes(follow=False)
@@ -425,7 +425,7 @@ def test_the_log_says_who_changed_what(open_store: OpenStore, tmp_path: Path) ->
     reembed(store, index=Model("new").index())
     assert [change.key for change in store.changes(follow=False)] == before
     assert store.events(actor="reembed") == []
-    kinds = [dict(record.headers)["type"].decode() for record in records_of(tmp_path / "store")]
+    kinds = [dict(record.headers)["type"].decode() for record in records_of(store)]
     assert kinds[-1] == "model/1"
     assert kinds.count("embed/1") == 3
 

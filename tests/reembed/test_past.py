@@ -72,7 +72,7 @@ def test_as_of_every_position_by_the_model_of_then(
     for _ in range(8):
         write(store, chance)
     assert verify(store).first is None
-    records = records_of(tmp_path / "store")
+    records = records_of(store)
     ends = [*(start for start, _ in eras[1:]), len(records) + 1]
     for (start, index), end in zip(eras, ends, strict=True):
         replayed = Replayed(monkeypatch, index=index)
