@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eventstore import EventStore
-from eventstore.cache import EventCache
-from tests.cache.handles import ToldCache, node_cache
-from tests.kafka.broker import Broker, BrokerUnavailable, GivenBroker
-from tests.kafka.docker_broker import DockerBroker
-from tests.kafka.jar_broker import JarBroker
+# An outside suite may have only this folder on its path.
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+from eventstore import EventStore  # noqa: E402
 
 ADDRESS = "EVENTSTORE_TEST_KAFKA"
 
@@ -39,24 +39,24 @@ def make_kafka_store(
     )
 
 
-def make_cache() -> ToldCache:
+def make_cache() -> Any:
     """An empty cache on an embedded log, on a clock that is told the time."""
-    return ToldCache(str(_folder()), {})
+    return _handles().ToldCache(str(_folder()), {})
 
 
-def make_kafka_cache() -> ToldCache:
+def make_kafka_cache() -> Any:
     """An empty cache on a topic of its own."""
-    return ToldCache(_topic(), {"views": _folder()})
+    return _handles().ToldCache(_topic(), {"views": _folder()})
 
 
-def make_node_cache() -> tuple[EventCache, dict[str, Any]]:
+def make_node_cache() -> Any:
     """An empty node cache on an embedded log, and the hooks of its suite."""
-    return node_cache(str(_folder()), {})
+    return _handles().node_cache(str(_folder()), {})
 
 
-def make_kafka_node_cache() -> tuple[EventCache, dict[str, Any]]:
+def make_kafka_node_cache() -> Any:
     """An empty node cache on a topic of its own."""
-    return node_cache(_topic(), {"views": _folder()})
+    return _handles().node_cache(_topic(), {"views": _folder()})
 
 
 def _folder() -> Path:
@@ -70,23 +70,29 @@ def _topic() -> str:
     return f"kafka://{broker_address()}/cache-{uuid.uuid4().hex[:20]}?partitions=3"
 
 
+def _handles() -> Any:
+    # Loaded when asked for: a store needs neither the cache's handles nor a broker.
+    return importlib.import_module("tests.cache.handles")
+
+
 @cache
 def broker_address() -> str:
     """The broker named in the environment, else one started for this process and its children."""
+    brokers = importlib.import_module("tests.kafka.broker")
     given = os.environ.get(ADDRESS)
     if given:
-        return GivenBroker(given).start().address
-    broker = _first_available()
+        return str(brokers.GivenBroker(given).start().address)
+    broker = _first_available(brokers.BrokerUnavailable)
     atexit.register(broker.close)
     os.environ[ADDRESS] = broker.address
-    return broker.address
+    return str(broker.address)
 
 
-def _first_available() -> Broker:
+def _first_available(unavailable: type[Exception]) -> Any:
     missing: list[str] = []
-    for kind in (DockerBroker, JarBroker):
+    for module, kind in (("docker_broker", "DockerBroker"), ("jar_broker", "JarBroker")):
         try:
-            return kind().start()
-        except BrokerUnavailable as unavailable:
-            missing.append(str(unavailable))
-    raise BrokerUnavailable("; ".join(missing))
+            return getattr(importlib.import_module(f"tests.kafka.{module}"), kind)().start()
+        except (unavailable, ModuleNotFoundError) as error:
+            missing.append(str(error))
+    raise unavailable("; ".join(missing))
