@@ -90,7 +90,7 @@ class InMemory(Contender):
     durable = persistent = False
 
     def open(self) -> BaseStore:
-        self._store = InMemoryStore(index=self.index)  # type: ignore[arg-type]
+        self._store = InMemoryStore(index=self.index)  # type: ignore[arg-type]  # a dict, not the TypedDict
         return self._store
 
     def close(self) -> None:

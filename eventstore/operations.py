@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, SearchOp
 
@@ -161,7 +161,7 @@ def check_count(number: object, name: str) -> int:
     if isinstance(number, bool):
         raise InvalidType(f"{name} is an int, not a bool")
     try:
-        value = operator.index(number)  # type: ignore[arg-type]
+        value = operator.index(cast(SupportsIndex, number))
     except TypeError:
         raise InvalidType(f"{name} is an int, not {type(number).__name__}") from None
     if value < 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -114,13 +115,9 @@ def compare_index(tally: Tally, found: Frozen) -> None:
         want = [] if at is None else sorted(vector.tobytes() for vector in _at(source, at))
         if have != want:
             told = _same_text(f"{len(want)} vectors", f"{len(have)} vectors")
-            tally.differs("index", lambda key=key, told=told: _of_memory("index", key, *told))  # type: ignore[misc]
+            tally.differs("index", partial(_of_memory, "index", key, *told))
     for at in latest.values():
-        count = len(_at(source, at))
-        tally.differs(
-            "index",
-            lambda at=at, count=count: _missing_vectors(source, at, count),  # type: ignore[misc]
-        )
+        tally.differs("index", partial(_missing_vectors, source, at, len(_at(source, at))))
 
 
 def _rows(tally: Tally, family: str, expected: Pairs, found: Pairs, same: Same | None = None) -> None:
@@ -129,10 +126,7 @@ def _rows(tally: Tally, family: str, expected: Pairs, found: Pairs, same: Same |
         count += want is not None
         if want == have or (same is not None and want is not None and have is not None and same(want, have)):
             continue
-        tally.differs(
-            family,
-            lambda key=key, want=want, have=have: _difference(family, key, want, have),  # type: ignore[misc]
-        )
+        tally.differs(family, partial(_difference, family, key, want, have))
     tally.seen(family, count)
 
 

@@ -54,7 +54,7 @@ class _Sockets(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no typ
             raise
 
 
-class _Connections(KafkaConnectionManager):  # type: ignore[misc]
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     """kafka-python's connections, with the reason of the last failure."""
 
     failure: Exception | None = None
