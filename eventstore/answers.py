@@ -65,4 +65,6 @@ def _search_item(hit: Hit, refresh: bool, expiry: Sight) -> SearchItem:
     if refresh:
         expiry.read(row)
     namespace, key = decode_item(row.key)
-    return SearchItem(namespace, key, hit.value, moment(row.created_us), moment(row.updated_us), hit.score)
+    updated = moment(row.updated_us)
+    created = updated if row.created_us == row.updated_us else moment(row.created_us)
+    return SearchItem(namespace, key, hit.value, created, updated, hit.score)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from eventstore.errors import NoSuchMoment
 from eventstore.history import microseconds
@@ -11,6 +12,9 @@ from eventstore.log.base import Log
 from eventstore.log.position import Position
 from eventstore.ttl import now_us
 
+KEPT_TIMES: Final = 1_000
+FIRST_LOOK: Final = 16
+"""How many offsets before a position are looked at first: transactions leave some without a record."""
 When = Position | str | int | datetime
 """A position, its written form, the offset of a log's only partition, or a time with its zone."""
 
@@ -22,10 +26,6 @@ class AsOf(NamedTuple):
     """Everything before it had happened, and nothing else."""
     time_us: int | None
     """The time that was asked for, µs since the epoch; ``None`` when a position was."""
-
-    def at_us(self, log: Log) -> int:
-        """The time asked for, or else that of the last event before the position; 0 when there is none."""
-        return _last_appended_us(log, self.position) if self.time_us is None else self.time_us
 
 
 def as_of(log: Log, when: object) -> AsOf:
@@ -52,30 +52,48 @@ def as_of(log: Log, when: object) -> AsOf:
     return AsOf(position, time_us)
 
 
+class Times:
+    """When moments of one log were. What was asked of the log once is remembered, since it stays so."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._known: dict[Position, int] = {}
+
+    def us(self, then: AsOf) -> int:
+        """The time asked for, or else that of the last event before the position; 0 when there is none."""
+        if then.time_us is not None:
+            return then.time_us
+        known = self._known.get(then.position)
+        if known is None:
+            known = _last_appended_us(self._log, then.position)
+            if len(self._known) >= KEPT_TIMES:
+                self._known.clear()
+            self._known[then.position] = known
+        return known
+
+
 def _last_appended_us(log: Log, position: Position) -> int:
     end = log.high_water_mark()
-    latest = 0
-    for partition, offset in enumerate(position):
-        step = 1
-        # Not every offset of a topic holds a record, so the search widens until one is found.
-        while offset:
-            start = max(0, offset - step)
-            found = _appended_us(log, end, partition, start, offset)
-            if found is not None or not start:
-                latest = max(latest, found or 0)
-                break
-            step *= 16
+    wanted = {partition: offset for partition, offset in enumerate(position) if offset}
+    latest, step = 0, FIRST_LOOK
+    # Not every offset of a topic holds a record, so the search widens until one is found; in all
+    # partitions at once, since each look at a topic is a connection.
+    while wanted:
+        start = {partition: max(0, offset - step) for partition, offset in wanted.items()}
+        found = _appended_us(log, Position(*(start.get(at, last) for at, last in enumerate(end))), wanted)
+        latest = max(latest, *found.values(), 0)
+        wanted = {at: offset for at, offset in wanted.items() if at not in found and start[at]}
+        step *= 16
     return latest
 
 
-def _appended_us(log: Log, end: Position, partition: int, start: int, stop: int) -> int | None:
-    """Append time of the last record of a partition in a range of offsets."""
-    only = Position(*(start if number == partition else offset for number, offset in enumerate(end)))
-    last = None
-    for chunk in log.chunks(only, whole=False):
+def _appended_us(log: Log, start: Position, stops: Mapping[int, int]) -> dict[int, int]:
+    """Append time of the last record from start to stop of each partition that has one there."""
+    found: dict[int, int] = {}
+    for chunk in log.chunks(start, whole=False):
         for record in chunk.records:
-            if record.partition == partition and record.offset < stop:
-                last = record.appended_us
-        if chunk.position[partition] >= stop:
+            if record.offset < stops.get(record.partition, 0):
+                found[record.partition] = record.appended_us
+        if all(chunk.position[partition] >= stop for partition, stop in stops.items()):
             break
-    return last
+    return found

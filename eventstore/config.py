@@ -37,9 +37,9 @@ class StoreConfig(BaseModel):
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=1 << 20)
     """RocksDB block cache of the view."""
     on_undecodable: OnUndecodable = "stop"
-    """What an event that cannot be decoded does to this process's view. ``stop``: nothing is applied
-    from there on, reads go on, writes are refused. ``quarantine``: it is set aside, on the record,
-    and the events behind it are applied."""
+    """What an event does to this process's view that cannot be decoded, or that a projection fails
+    on. ``stop``: nothing is applied from there on, reads go on, writes are refused. ``quarantine``:
+    it is set aside, on the record, and the events behind it are applied."""
     attach: bool = False
     """Whether this process reads the view that another one keeps, a ``projector run`` say, instead
     of keeping one itself. Writes return once that view shows them."""

@@ -7,6 +7,7 @@ async paths differ only in how they wait for the model.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import math
@@ -26,6 +27,8 @@ log = logging.getLogger("eventstore.embedding")
 
 DISTANCES: Final = get_args(Metric)
 WHOLE: Final = "$"
+CHECKED_AT_ONCE: Final = 64
+"""So many vectors are checked on the event loop; checking more of them would hold it up."""
 _KNOWN = {"dims", "embed", "fields", "text_fields", "distance_type", "ann_index_config", "model", "exact"}
 _ANN_KINDS = ("flat", "hnsw", "ivfflat")
 _ANN_NUMBERS = ("m", "ef_construction", "lists", "nlist")
@@ -194,7 +197,9 @@ class Embedder:
             answers = [await self._model.aembed_query(query) for query in asked]
         except Exception as error:
             raise EmbeddingFailed.wrap(error, "embedding the query failed") from error
-        return self._vectors(wanted, made, asked, answers)
+        if len(wanted) <= CHECKED_AT_ONCE:
+            return self._vectors(wanted, made, asked, answers)
+        return await asyncio.to_thread(self._vectors, wanted, made, asked, answers)
 
     def _vectors(
         self, wanted: Sequence[str], made: Iterable[Any], asked: Sequence[str], answers: Iterable[Any]

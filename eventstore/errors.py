@@ -15,6 +15,7 @@
     ├── InvalidEmbedding (ValueError)    the embedder returned the wrong number or shape of vectors
     ├── VersionConflict                  a conditional write lost; carries the current version
     ├── ReadOnlyStore                    a write to a store of the past
+    ├── CheckpointSealed                 a checkpoint whose key is missing, or another one
     ├── StoreClosed (RuntimeError)       use after close
     │   └── StoreForked                  use of a parent's store in a forked child
     ├── LogError
@@ -24,6 +25,7 @@
     │   ├── LogDamaged                   a checksum says the log was changed or cut
     │   └── LogMismatch                  this view was built from another log, or from a longer one
     ├── UndecodableEvent                 a record no reader of this version understands
+    │   └── UnappliedEvent               one that is understood, and that a projection fails on
     └── ViewError
         ├── ViewBehind                   the write is in the log, the view does not show it yet
         └── ViewDamaged                  the view lost data; the log is intact, reopening rebuilds it
@@ -123,6 +125,10 @@ class ReadOnlyStore(EventStoreError):
     """A write to the store as it was at a past moment. Nothing was appended."""
 
 
+class CheckpointSealed(EventStoreError):
+    """A checkpoint is sealed under a key that is not at hand, or its bytes were changed."""
+
+
 class StoreClosed(EventStoreError, RuntimeError):
     """The store was closed."""
 
@@ -159,6 +165,10 @@ class LogMismatch(LogError):
 
 class UndecodableEvent(EventStoreError):
     """A record that this version cannot understand. The view stops in front of it, or sets it aside."""
+
+
+class UnappliedEvent(UndecodableEvent):
+    """An event that a projection fails on: a defect of this release. It is treated as one not understood."""
 
 
 class ViewError(EventStoreError):

@@ -42,7 +42,10 @@ class Change(Version):
 
 
 class Changes:
-    """Changes one after another; an iterator and an async iterator. For one consumer."""
+    """Changes one after another; an iterator and an async iterator. For one consumer.
+
+    Iterating again after a time-out goes on where it ended.
+    """
 
     def __init__(
         self,
@@ -76,9 +79,7 @@ class Changes:
     def close(self) -> None:
         """End the feed, within a moment. Idempotent."""
         self._ended = True
-        with self._filling:
-            if self._reader is not None:
-                self._reader.close()
+        self._release()
 
     def __iter__(self) -> Self:
         return self
@@ -93,6 +94,7 @@ class Changes:
             if not self._fill(min(WAIT_SECONDS, max(_NAP, left))) and time.monotonic() >= deadline:
                 end = self._end() if end is None else end
                 if self._read.covers(end) or time.monotonic() >= deadline + GRACE_SECONDS:
+                    self._release()
                     raise StopIteration
         return self._next()
 
@@ -112,11 +114,19 @@ class Changes:
                 if time.monotonic() >= deadline:
                     end = await asyncio.to_thread(self._end) if end is None else end
                     if self._read.covers(end) or time.monotonic() >= deadline + GRACE_SECONDS:
+                        await asyncio.to_thread(self._release)
                         raise StopAsyncIteration
                 await asyncio.sleep(_NAP)
         return self._next()
 
     # ------------------------------------------------------------------ inside
+
+    def _release(self) -> None:
+        """Give up the way through the log; another begins where this one ended, if need be."""
+        with self._filling:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
 
     def _deadline(self) -> float:
         return float("inf") if self._timeout is None else time.monotonic() + self._timeout

@@ -27,7 +27,7 @@ _NO_VERSIONS: Final = frozenset({*UNVERSIONED, "void"})
 
 def moment(us: int) -> datetime:
     """µs since the epoch as an aware UTC datetime, exactly."""
-    return EPOCH + timedelta(microseconds=us)
+    return EPOCH + timedelta(0, 0, us)
 
 
 def microseconds(when: object, name: str) -> int:

@@ -14,6 +14,7 @@ Which labels and keys a caller may use is decided in :mod:`eventstore.namespaces
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from eventstore.errors import InvalidInput
@@ -57,7 +58,7 @@ def encode_namespace(namespace: tuple[str, ...]) -> bytes:
     found = _encoded.get(namespace)
     if found is not None:
         return found
-    data = b"".join([LABEL + escape(label.encode()) + END_LABEL for label in namespace])
+    data = encode_labels(namespace)
     if len(data) <= _CACHED_BYTES:
         if len(_encoded) >= _CACHED_ENTRIES:
             _encoded.clear()
@@ -70,18 +71,27 @@ def decode_namespace(data: bytes) -> tuple[str, ...]:
     found = _decoded.get(data)
     if found is not None:
         return found
-    labels = []
-    if data:
-        *parts, rest = data.split(END_LABEL)
-        if rest or not all(part.startswith(LABEL) for part in parts):
-            raise InvalidInput("bytes that are not an encoded namespace")
-        labels = [_text(unescape(part[1:])) for part in parts]
-    namespace = tuple(labels)
+    namespace = decode_labels(data)
     if len(data) <= _CACHED_BYTES:
         if len(_decoded) >= _CACHED_ENTRIES:
             _decoded.clear()
         _decoded[data] = namespace
     return namespace
+
+
+def encode_labels(labels: Iterable[str]) -> bytes:
+    """Texts one after the other, of which no two sequences have the same bytes; in their order."""
+    return b"".join([LABEL + escape(label.encode()) + END_LABEL for label in labels])
+
+
+def decode_labels(data: bytes) -> tuple[str, ...]:
+    """The texts of :func:`encode_labels`. Raises ``InvalidInput`` for any other bytes."""
+    if not data:
+        return ()
+    *parts, rest = data.split(END_LABEL)
+    if rest or not all(part.startswith(LABEL) for part in parts):
+        raise InvalidInput("bytes that are not an encoded namespace")
+    return tuple([_text(unescape(part[1:])) for part in parts])
 
 
 def encode_item(namespace: tuple[str, ...], key: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, Final, NamedTuple, SupportsIndex, cast
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, SearchOp
 
@@ -22,6 +22,11 @@ from eventstore.ttl import check_ttl
 from eventstore.values import encode_value
 
 NO_LIMIT = 2**62
+INLINE_ROWS: Final = 100
+"""Listings of up to this many memories are answered on the event loop: they take less time
+than the hop to a thread."""
+INLINE_OPS: Final = 16
+"""The same for the operations of a batch, which are checked and encoded where it is called."""
 
 
 class Get(NamedTuple):
@@ -167,3 +172,10 @@ def check_count(number: object, name: str) -> int:
     if value < 0:
         raise InvalidInput(f"{name} must not be negative; got {value}")
     return min(value, NO_LIMIT)
+
+
+def is_quick(step: Step) -> bool:
+    """Whether a step is answered in less time than a hop to a thread takes."""
+    if isinstance(step, Search):
+        return step.filter is None and step.query is None and step.offset + step.limit <= INLINE_ROWS
+    return not isinstance(step, Namespaces)

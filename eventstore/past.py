@@ -10,10 +10,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from eventstore import difference, undo
-from eventstore.asof import AsOf, When, as_of
+from eventstore.asof import AsOf, Times, When, as_of
 from eventstore.codec import encode
 from eventstore.config import StoreConfig
 from eventstore.difference import Diff
@@ -128,7 +129,7 @@ class Past(ABC):
         """
         then = self._moment(when)
         embedder = self._embedder if index is None else Embedder(index)
-        return PastStore(self._runtime, then, embedder, self._expiry.omits, self._check)
+        return PastStore(self._runtime, then, self._times, embedder, self._expiry.omits, self._check)
 
     def diff(self, before: When, after: When, prefix: tuple[str, ...] = ()) -> Diff:
         """How the memories under a prefix differ between two moments, each as for :meth:`as_of`."""
@@ -264,6 +265,10 @@ class Past(ABC):
 
     # ------------------------------------------------------------------ inside
 
+    @cached_property
+    def _times(self) -> Times:
+        return Times(self._runtime.log)
+
     def _moment(self, when: When) -> AsOf:
         self._check()
         then = as_of(self._runtime.log, when)
@@ -273,7 +278,7 @@ class Past(ABC):
 
     def _sight(self, then: AsOf) -> PastSight:
         omits = self._expiry.omits
-        return PastSight(omits, then.at_us(self._runtime.log) if omits else 0)
+        return PastSight(omits, self._times.us(then) if omits else 0)
 
     def _place(self, after: Version | int) -> Place:
         if isinstance(after, Version):
@@ -281,7 +286,7 @@ class Past(ABC):
         if self._runtime.log.partitions > 1:
             raise InvalidType("on a log of several partitions, after takes a Version, not an offset")
         log, offset = self._runtime.log, check_count(after, "after")
-        return AsOf(as_of(log, offset + 1).position, None).at_us(log), 0, offset
+        return self._times.us(AsOf(as_of(log, offset + 1).position, None)), 0, offset
 
     def _compensate(self, verdicts: Sequence[Verdict]) -> dict[bytes, RevertConflict]:
         """Append what puts memories right; those that changed meanwhile are returned."""

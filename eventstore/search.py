@@ -149,13 +149,15 @@ def _scanned(view: ReadView, step: Search, visible: Visible | None) -> list[Hit]
 
 
 def _ranked(view: ReadView, step: Search, query: Vector, visible: Visible | None) -> list[Hit]:
+    plain = step.filter is None and visible is None
+    if plain and not step.offset:
+        return _hits(view, view.rank(query, step.prefix, step.limit).hits[: step.limit])
     total = view.rows_to_rank(step.prefix)
     wanted = min(step.offset + step.limit, total)
     if wanted <= step.offset:
         return []
-    if step.filter is None and visible is None:
-        ranking = view.rank(query, step.prefix, wanted)
-        return _hits(view, ranking.hits[step.offset : wanted])
+    if plain:
+        return _hits(view, view.rank(query, step.prefix, wanted).hits[step.offset : wanted])
     count = view.count(step.prefix)
     scanned_per_tested = RANDOM_READ if step.filter is not None and step.filter.precheck else DECODED_READ
     hits: list[Hit] = []

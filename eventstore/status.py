@@ -9,9 +9,10 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from eventstore.errors import InvalidInput
+from eventstore.errors import InvalidConfig, InvalidInput, LogError
 from eventstore.history import moment
 from eventstore.keys import decode_item, memory_of
+from eventstore.log.position import Position
 from eventstore.views import Quarantined, ReadView, Runtime
 
 LISTED: Final = 100
@@ -19,7 +20,7 @@ LISTED: Final = 100
 
 
 class QuarantinedEvent(BaseModel):
-    """An event that could not be decoded and was set aside."""
+    """An event that could not be applied and was set aside."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,35 +58,44 @@ class Status(BaseModel):
     log: str
     """Where the log is."""
     log_id: str
-    end: str
-    """The log's high-water mark, as a position."""
+    end: str | None
+    """The log's high-water mark, as a position; ``None`` where the log does not tell."""
     applied: str
     """The position before which everything is visible in this process's view."""
-    lag: int
+    lag: int | None
     """How many offsets lie between the two."""
     memories: int
     """Live memories in the view, expired ones not yet swept included."""
+    trouble: str | None
+    """Why the log does not tell its end: it cannot be reached, or is not there any more."""
     stopped: str | None
     """Why the projection goes no further, if it does not."""
     quarantined: int
-    """How many events could not be decoded and were set aside; see ``StoreConfig.on_undecodable``."""
+    """How many events could not be applied and were set aside; see ``StoreConfig.on_undecodable``."""
     quarantine: tuple[QuarantinedEvent, ...]
     """The first of them, by partition and offset."""
 
 
 def status(runtime: Runtime) -> Status:
-    """Where log and view stand; nothing is caught up first."""
+    """Where log and view stand; nothing is caught up first. Raises ``StoreClosed``, and no ``LogError``."""
     with runtime.view.read() as view:
         memories = view.count(b"")
         count, listed = quarantine(view)
-    applied, end = runtime.applied, runtime.log.high_water_mark()
+    applied = runtime.applied
+    end: Position | None = None
+    trouble: str | None = None
+    try:
+        end = runtime.log.high_water_mark()
+    except (LogError, InvalidConfig) as error:
+        trouble = f"{type(error).__name__}: {error}"
     return Status(
         log=runtime.log.location,
         log_id=runtime.log.log_id,
-        end=str(end),
+        end=None if end is None else str(end),
         applied=str(applied),
-        lag=applied.behind(end),
+        lag=None if end is None else applied.behind(end),
         memories=memories,
+        trouble=trouble,
         stopped=None if runtime.stopped is None else str(runtime.stopped),
         quarantined=count,
         quarantine=listed,

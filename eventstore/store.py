@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, cast
+from typing import Any, Literal, NoReturn, Self, cast
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -42,17 +42,13 @@ from eventstore.events import Provenance
 from eventstore.expiry import Expiry
 from eventstore.log.base import Batch
 from eventstore.log.position import Position
-from eventstore.operations import Conditional, Get, Namespaces, Search, Step, check_get
+from eventstore.operations import INLINE_OPS, Conditional, Get, check_get, is_quick
 from eventstore.past import Past
 from eventstore.plan import Plan, plan, records, refuse_rejected
 from eventstore.provenance import current
 from eventstore.status import Status, status
 from eventstore.ttl import Touched, check_config
 from eventstore.views import Runtime, Written
-
-INLINE_ROWS: Final = 100
-"""Listings of up to this many memories are answered on the event loop: they take less time
-than the hop to a thread."""
 
 
 class EventStore(Past, BaseStore):
@@ -188,20 +184,25 @@ class EventStore(Past, BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """:meth:`batch` for coroutines; the event loop is not blocked."""
         ops = list(ops)
+        few = len(ops) <= INLINE_OPS and self._is_current()
         if len(ops) == 1 and isinstance(ops[0], GetOp):
-            return [self._get(check_get(ops[0]))]
-        planned = self._plan(ops)
+            get = check_get(ops[0])
+            return [self._get(get) if few else await asyncio.to_thread(self._get, get)]
+        planned = self._plan(ops) if few else await asyncio.to_thread(self._plan, ops)
         vectors = None
         if not self._is_indexed(planned):
             await asyncio.to_thread(self._use_index)
         if self._embedder is not None and planned.needs_model:
             vectors = await self._embedder.aembed(planned.documents, planned.queries)
-        if all(_is_quick(step) for step in planned.steps):
+        if few and all(map(is_quick, planned.steps)):
             results = self._read(planned, vectors)
         else:
             results = await asyncio.to_thread(self._read, planned, vectors)
         if planned.puts:
-            batches, touched = self._prepare(planned, vectors)
+            if few:
+                batches, touched = self._prepare(planned, vectors)
+            else:
+                batches, touched = await asyncio.to_thread(self._prepare, planned, vectors)
             self._written(await self._runtime.awrite_all(batches), touched)
         return results
 
@@ -309,6 +310,11 @@ class EventStore(Past, BaseStore):
         if self._latest:
             self._runtime.catch_up()
 
+    def _is_current(self) -> bool:
+        """Whether reads can be answered at once: nothing has to be asked of the log, or taken from it."""
+        log = self._runtime.log
+        return not self._latest or (log.end_is_local and not log.ahead_of(self._runtime.applied))
+
     def _plan(self, ops: Sequence[Op]) -> Plan:
         self._check()
         planned = plan(ops, self._embedder, self._config.max_value_bytes)
@@ -343,9 +349,10 @@ class EventStore(Past, BaseStore):
         refuse_rejected(written)
 
     def _advance(self, written: Written) -> None:
+        ends = {record.partition: record.offset + 1 for record in written.records}
         with self._writing:
-            for record in written.records:
-                self._position = self._position.advanced(record.partition, record.offset + 1)
+            for partition, end in ends.items():
+                self._position = self._position.advanced(partition, end)
 
     # ------------------------------------------------------------------ reading
 
@@ -379,10 +386,3 @@ class EventStore(Past, BaseStore):
         if isinstance(ttl, NotProvided):
             ttl = self.ttl_config.get("default_ttl") if self.ttl_config else None
         return cast(Op, Conditional(PutOp(namespace, key, value, index, ttl), expected_version))
-
-
-def _is_quick(step: Step) -> bool:
-    """Whether a step is answered in less time than a hop to a thread takes."""
-    if isinstance(step, Search):
-        return step.filter is None and step.query is None and step.offset + step.limit <= INLINE_ROWS
-    return not isinstance(step, Namespaces)

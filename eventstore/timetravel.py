@@ -15,7 +15,7 @@ from datetime import datetime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 
 from eventstore.answers import answer
-from eventstore.asof import AsOf
+from eventstore.asof import AsOf, Times
 from eventstore.embedding import Embedder, Vectors
 from eventstore.errors import ReadOnlyStore
 from eventstore.history import moment
@@ -59,6 +59,7 @@ class PastStore(BaseStore):
         self,
         runtime: Runtime,
         then: AsOf,
+        times: Times,
         embedder: Embedder | None,
         omits: bool,
         check: Callable[[], None],
@@ -66,11 +67,11 @@ class PastStore(BaseStore):
         """``omits`` is whether expired memories are hidden; ``check`` raises once the store is closed."""
         self._runtime = runtime
         self._then = then
+        self._times = times
         self._embedder = embedder
         self._ranks = None if embedder is None else embedder.ranks
         self._check = check
         self._omits = omits
-        self._sight: PastSight | None = None
 
     @property
     def position(self) -> Position:
@@ -80,7 +81,7 @@ class PastStore(BaseStore):
     @property
     def at(self) -> datetime:
         """The time asked for, or that of the last event before the position (UTC)."""
-        return moment(self._then.at_us(self._runtime.log))
+        return moment(self._times.us(self._then))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Answer reads. Raises ``ReadOnlyStore`` for any write among them."""
@@ -112,8 +113,6 @@ class PastStore(BaseStore):
         return plan(ops, self._embedder, NO_LIMIT)
 
     def _read(self, planned: Plan, vectors: Vectors | None) -> list[Result]:
-        if self._sight is None:
-            at_us = self._then.at_us(self._runtime.log) if self._omits else 0
-            self._sight = PastSight(self._omits, at_us)
+        sight = PastSight(self._omits, self._times.us(self._then) if self._omits else 0)
         with self._runtime.view.past(self.position, self._ranks) as view:
-            return [answer(view, step, vectors, self._sight) for step in planned.steps]
+            return [answer(view, step, vectors, sight) for step in planned.steps]

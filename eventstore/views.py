@@ -69,7 +69,7 @@ class HistoryRow(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """An event that could not be decoded and was set aside; those behind it were applied."""
+    """An event that could not be applied and was set aside; those behind it were applied."""
 
     partition: int
     offset: int

@@ -19,7 +19,14 @@ from typing import Final, NamedTuple
 
 from eventstore.codec import decode
 from eventstore.config import StoreConfig
-from eventstore.errors import EventStoreError, InvalidConfig, StoreClosed, ViewBehind, ViewError
+from eventstore.errors import (
+    EventStoreError,
+    InvalidConfig,
+    StoreClosed,
+    UnappliedEvent,
+    ViewBehind,
+    ViewError,
+)
 from eventstore.log.base import Batch, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Metric, Outcome, Ranks, View, Written
@@ -27,10 +34,10 @@ from projector import directories
 from projector.attached_view import AttachedView, Replica
 from projector.fold import ItemState, version_seen
 from projector.lease import Lease
-from projector.projections import history
+from projector.projections import history, quarantine
 from projector.runner import after
 from projector.secondary import identity
-from projector.shared import SharedRuntime
+from projector.shared import OpenBeside, SharedRuntime
 
 log = logging.getLogger("projector.attached")
 
@@ -51,9 +58,12 @@ class Waiting(NamedTuple):
 class AttachedRuntime(SharedRuntime):
     """A :class:`eventstore.views.Runtime` without a projector of its own."""
 
-    def __init__(self, source: Log, views: Path, config: StoreConfig) -> None:
-        """Takes over the log. Raises ``InvalidConfig`` where nobody has made a view yet."""
-        super().__init__(source)
+    def __init__(self, source: Log, views: Path, config: StoreConfig, beside: OpenBeside) -> None:
+        """Takes over the log; ``beside`` is as for :class:`SharedRuntime`.
+
+        Raises ``InvalidConfig`` where nobody has made a view yet.
+        """
+        super().__init__(source, beside)
         self._config = config
         self._views = views
         try:
@@ -174,10 +184,7 @@ class AttachedRuntime(SharedRuntime):
         if failure is not None:
             return [failure if isinstance(each, Written) else each for each in done]
         with self._view.pinned() as replica:
-            return [
-                Written(each.records, _outcomes(replica, each.records)) if isinstance(each, Written) else each
-                for each in done
-            ]
+            return [_became(replica, each) if isinstance(each, Written) else each for each in done]
 
     def _behind(self, position: Position, timeout: float) -> ViewBehind:
         home = self._view.home
@@ -265,13 +272,26 @@ def choose(views: Path) -> Path | None:
     return next(iter([*kept, *made]), None)
 
 
+def _became(replica: Replica, written: Written) -> Written | UnappliedEvent:
+    try:
+        return Written(written.records, _outcomes(replica, written.records))
+    except UnappliedEvent as error:
+        return error
+
+
 def _outcomes(replica: Replica, records: Sequence[StoredRecord]) -> dict[tuple[int, int], Outcome]:
-    """What did not take effect, as the view has it: rejected events have a row, void ones have none."""
+    """What did not take effect, as the view has it: rejected events have a row, void ones have none.
+
+    Raises ``UnappliedEvent`` for one that was set aside.
+    """
     found = {}
     for record in records:
         event = decode(record)
         row = history.at(replica.db.history, event.key, record.offset)
         if row is None:
+            aside = quarantine.at(replica.db.default, record.partition, record.offset)
+            if aside is not None:
+                raise quarantine.not_shown(aside)
             found[record.partition, record.offset] = Outcome("void", 0)
         elif row.outcome == "rejected":
             # A memory that is not there has no time at which it was made.

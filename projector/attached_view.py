@@ -28,13 +28,13 @@ from eventstore.views import Metric, Ranks, Row, Signature
 from projector import directories
 from projector.indexing import feed
 from projector.meta import check_made_from, position_in
+from projector.moment import Moment
 from projector.past import PastMoment
 from projector.projections import items, models, vectors
 from projector.projections.quarantine import Quarantine
 from projector.rocks import get, let_go, translate
 from projector.secondary import Secondary, identity
 from projector.vectors import State, VectorIndex
-from projector.view import Moment
 
 log = logging.getLogger("projector.attached")
 
@@ -179,7 +179,7 @@ class AttachedView:
         return self._pinned(lambda replica: AttachedMoment(replica, self.quarantine))
 
     def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[PastMoment]:
-        return self._pinned(lambda replica: PastMoment(replica.db, position, ranks))
+        return self._pinned(lambda replica: PastMoment(replica.db, position, ranks, self.quarantine))
 
     def signature(self) -> Signature | None:
         with self.pinned() as replica:

@@ -7,13 +7,13 @@ from typing import Final
 
 from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.position import Position
-from projector.rocks import Database, get
+from projector.rocks import Opened, get
 
 FORMAT: Final = b"2"
 POSITION: Final = b"m:position"
 
 
-def check_made_from(db: Database, directory: Path, log_id: str) -> bool:
+def check_made_from(db: Opened, directory: Path, log_id: str, form_read: bytes = FORMAT) -> bool:
     """Whether a database is a view at all yet.
 
     Raises ``ViewDamaged`` for one of another release, ``LogMismatch`` for one of another log.
@@ -21,8 +21,8 @@ def check_made_from(db: Database, directory: Path, log_id: str) -> bool:
     form, owner = get(db.default, b"m:format"), get(db.default, b"m:log")
     if form is None:
         return False
-    if form != FORMAT:
-        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
+    if form != form_read:
+        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {form_read!r}")
     if owner != log_id.encode():
         raise LogMismatch(
             f"the view in {directory} was built from log {owner!r}, but found log {log_id!r}. "
@@ -31,7 +31,7 @@ def check_made_from(db: Database, directory: Path, log_id: str) -> bool:
     return True
 
 
-def position_in(db: Database, directory: Path, partitions: int) -> Position:
+def position_in(db: Opened, directory: Path, partitions: int) -> Position:
     """Where a view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
     data = get(db.default, POSITION)
     if data is None:

@@ -7,23 +7,47 @@ from the log, and a long catch-up shows its progress.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from eventstore.config import StoreConfig
 from eventstore.errors import ViewDamaged
 from eventstore.log.base import Log
 from eventstore.log.position import Position
 from projector import directories
+from projector.folding import Folding, Folds
 from projector.progress import Bar
-from projector.runner import Progress, Projector
+from projector.runner import Progress, Projected, Projector
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.opening")
 
 
+class Opened(Projected, Protocol):
+    """A view that was opened."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+V = TypeVar("V", bound=Opened)
+
+
+class Kind(NamedTuple, Generic[V]):
+    """What a view is of, and how it is made."""
+
+    open: Callable[[Path, str, int], V]
+    """Opens or creates one in a folder, of the log with an id, with so many bytes of cache."""
+    folding: Callable[[Any, bool], Folds]
+
+
+MEMORIES: Final = Kind(MaterializedView, Folding)
+
+
 def open_view(
-    source: Log, home: Path, config: StoreConfig, progress: Progress | None = None
-) -> tuple[MaterializedView, Projector]:
+    source: Log, home: Path, config: StoreConfig, kind: Kind[V], progress: Progress | None = None
+) -> tuple[V, Projector]:
     """The view in a directory that this process has the lease of, caught up with the log.
 
     ``progress`` is told of every commit; what it raises ends the catch-up there.
@@ -39,18 +63,18 @@ def open_view(
     if (folder / "damaged").exists():
         _set_aside(folder, "it was found damaged")
     try:
-        return _build(source, folder, config, progress)
+        return _build(source, folder, config, kind, progress)
     except ViewDamaged as error:
         _set_aside(folder, str(error))
-        return _build(source, folder, config, progress)
+        return _build(source, folder, config, kind, progress)
 
 
 def _build(
-    source: Log, folder: Path, config: StoreConfig, told: Progress | None
-) -> tuple[MaterializedView, Projector]:
-    view = MaterializedView(folder, source.log_id, config.cache_bytes)
+    source: Log, folder: Path, config: StoreConfig, kind: Kind[V], told: Progress | None
+) -> tuple[V, Projector]:
+    view = kind.open(folder, source.log_id, config.cache_bytes)
     try:
-        projector = Projector(source, view, config.on_undecodable)
+        projector = Projector(source, view, config.on_undecodable, kind.folding)
         if config.on_undecodable == "stop":
             view.quarantine.complain()
         first = projector.position

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from eventstore.embedding import same_model
 from eventstore.errors import IndexMismatch
-from eventstore.keys import ancestors, namespace_end
+from eventstore.keys import ancestors, memory_of, namespace_end
 from eventstore.log.position import Position
 from eventstore.views import (
     HistoryRow,
@@ -37,17 +37,21 @@ from projector.vectors.alive import state_of
 class PastMoment:
     """A :class:`eventstore.views.ReadView` at a position that the view has passed."""
 
-    def __init__(self, db: Database, position: Position, ranks: Ranks | None) -> None:
-        """Without ``ranks`` nothing is ranked."""
+    def __init__(
+        self, db: Database, position: Position, ranks: Ranks | None, aside: quarantine.Quarantine
+    ) -> None:
+        """Without ``ranks`` nothing is ranked; ``aside`` is what the view has set aside, by now."""
         self._history = db.history.snapshot()
         self._default = db.default
         self._vectors = db.vectors
         self._position = position
         self._ranks = ranks
+        self._aside = aside
         self._walked: dict[bytes, dict[bytes, Standing]] = {}
         self._states: dict[bytes, State] = {}
 
     def get(self, key: bytes) -> Row | None:
+        self._warn(key)
         found = history.standing_at(self._history, key, self._position)
         return None if found is None else _row(found)
 
@@ -109,6 +113,7 @@ class PastMoment:
         return 0 if self._ranks is None else self._state(prefix, self._ranks).count(prefix)
 
     def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
+        self._warn(key)
         for row in history.read(self._history, key, before):
             if row.offset < self._position[row.partition]:
                 yield row
@@ -125,6 +130,16 @@ class PastMoment:
         for each in quarantine.read(self._default):
             if each.offset < self._position[each.partition]:
                 yield each
+
+    def _warn(self, memory: bytes) -> None:
+        """As live reads do, where an event that the memory lacks lies before this moment."""
+        last = self._aside.memories.get(memory)
+        if last is None:
+            return
+        if last.offset < self._position[last.partition] or any(
+            memory_of(each.key) == memory for each in self.quarantined()
+        ):
+            self._aside.warn(memory)
 
     def _standing(self, prefix: bytes) -> dict[bytes, Standing]:
         """Memories under a prefix in key order, without their values, which may be many megabytes."""

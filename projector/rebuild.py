@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,11 +23,13 @@ from eventstore.connection import parse
 from eventstore.errors import IndexMismatch, InvalidInput
 from eventstore.log.base import Log
 from eventstore.log.position import Position
+from eventstore.status import LISTED, QuarantinedEvent
 from projector import directories
 from projector.beside import NewView
 from projector.lease import Lease
 from projector.places import open_log, require, views_of
 from projector.progress import Bar
+from projector.projections import quarantine as aside
 from projector.runtime import OpenRuntime, runtime_of
 from projector.vectors import manifest
 
@@ -54,6 +57,10 @@ class Rebuilt(BaseModel):
     events: int
     """Events applied by this one."""
     seconds: float
+    quarantined: int
+    """How many events the new view has set aside."""
+    quarantine: list[QuarantinedEvent]
+    """The first of them, by partition and offset."""
 
     @property
     def rate(self) -> float:
@@ -77,13 +84,14 @@ def rebuild(store: EventStore | OpenRuntime, *, stop: threading.Event | None = N
         exchanged = False
         try:
             _advance(made, runtime.applied, stop)
+            listed = _set_aside(made)
             if stop is None or not stop.is_set():
                 runtime.exchange(made)
                 exchanged = True
         finally:
             if not exchanged:
                 made.close()
-        return _report(home, made, started, "exchanged" if exchanged else "stopped")
+        return _report(home, made, started, "exchanged" if exchanged else "stopped", listed)
 
 
 def rebuild_at(
@@ -99,7 +107,7 @@ def rebuild_at(
 
     A directory that no process has gets its new view at once. Where one has it, that process
     takes the new view over when it is ready; this waits ``wait`` seconds for it. With
-    ``quarantine`` events that cannot be decoded are set aside instead of ending it.
+    ``quarantine`` events that cannot be applied are set aside instead of ending it.
     Raises ``InvalidInput`` where there is no such view, and what :func:`rebuild` raises.
     """
     config = StoreConfig(on_undecodable="quarantine" if quarantine else "stop")
@@ -126,22 +134,23 @@ def _rebuild_in(
         made = _begin(source, home, config)
         try:
             _advance(made, source.high_water_mark(), stop)
+            listed = _set_aside(made)
             stopped = stop is not None and stop.is_set()
             if not stopped:
                 _make_index(home, made)
         finally:
             made.close()
         if stopped:
-            return _report(home, made, started, "stopped")
+            return _report(home, made, started, "stopped", listed)
         lease = Lease.of(home)
         if lease is not None:
             directories.make_current(made.folder)
             directories.remove_unused(home)
             lease.release()
-            return _report(home, made, started, "exchanged")
+            return _report(home, made, started, "exchanged", listed)
         directories.make_ready(made.folder)
     taken = _wait_until_taken(home, made.folder, wait)
-    return _report(home, made, started, "exchanged" if taken else "ready")
+    return _report(home, made, started, "exchanged" if taken else "ready", listed)
 
 
 def _begin(source: Log, home: Path, config: StoreConfig) -> NewView:
@@ -188,8 +197,16 @@ def _wait_until_taken(home: Path, folder: Path, seconds: float) -> bool:
     return True
 
 
+def _set_aside(made: NewView) -> list[QuarantinedEvent]:
+    return [QuarantinedEvent.of(row) for row in islice(aside.read(made.view.db.default), LISTED)]
+
+
 def _report(
-    home: Path, made: NewView, started: float, outcome: Literal["exchanged", "ready", "stopped"]
+    home: Path,
+    made: NewView,
+    started: float,
+    outcome: Literal["exchanged", "ready", "stopped"],
+    listed: list[QuarantinedEvent],
 ) -> Rebuilt:
     start = Position.start(len(made.position))
     return Rebuilt(
@@ -199,4 +216,6 @@ def _report(
         continued=start.behind(made.first),
         events=made.first.behind(made.position),
         seconds=time.monotonic() - started,
+        quarantined=made.view.quarantine.count,
+        quarantine=listed,
     )

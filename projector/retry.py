@@ -1,7 +1,8 @@
 """Retry: events that were set aside are applied, once all of them can be decoded.
 
 They come late: what stands behind them is applied already. So the views that lack them are rebuilt
-from the log, side by side, which gives every event its place.
+from the log, side by side, which gives every event its place. Whether a projection still fails on
+one shows only then.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class Retried(BaseModel):
     quarantined: int
     """How many events were set aside, in any of the views."""
     still: list[QuarantinedEvent]
-    """Those that still cannot be decoded, with the reason of now; then nothing was rebuilt."""
+    """Those that still cannot be applied, with the reason of now. Nothing was rebuilt if any of them
+    cannot be decoded; one that a projection fails on was met in a rebuild, and set aside again."""
     rebuilt: list[Rebuilt]
     """The views that had set events aside."""
 
     @property
     def exit_code(self) -> int:
-        """0: nothing is set aside any more. 1: some of it still cannot be decoded."""
+        """0: nothing of it is set aside any more. 1: some of it still is."""
         return 1 if self.still else 0
 
 
@@ -58,7 +60,7 @@ def retry_at(
     stop: threading.Event | None = None,
     wait: float = TAKEN_SECONDS,
 ) -> Retried:
-    """Rebuild the views that have set events aside, if every one of those decodes now.
+    """Rebuild the views that have set events aside, if every one of those can be decoded now.
 
     ``stop`` and ``wait`` are as for :func:`projector.rebuild.rebuild_at`, and so is what it raises.
     """
@@ -78,6 +80,8 @@ def retry_at(
             rebuilt += rebuild_at(
                 conn_string, views=views, number=int(home.name), stop=stop, wait=wait, quarantine=True
             )
+        again = {(each.partition, each.offset): each for done in rebuilt for each in done.quarantine}
+        still = [each for at, each in sorted(again.items()) if at in wanted]
     return Retried(quarantined=len(wanted), still=still, rebuilt=rebuilt)
 
 

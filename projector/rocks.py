@@ -8,12 +8,13 @@ the log it was made from is.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,14 @@ FAMILIES: Final = ("items", "recency", "namespaces", "history", "vectors")
 """Column families beside the default one, which holds positions, writers, graves and expiries."""
 
 MIB: Final = 1 << 20
+WAL_BYTES: Final = 32 * MIB
+"""What the next open may have to replay: about what all memory tables together hold."""
+SCANNED: Final = ("items", "recency", "namespaces", "default")
+"""Families that are scanned and deleted from."""
+MOST_DELETIONS: Final = 1_024
+"""How many may gather in the memory table of such a family, which keeps them until it is written to
+a file: passing over one takes some 40 ns."""
+_DELETIONS: Final = "rocksdb.num-deletes-active-mem-table"
 OPEN_ATTEMPTS: Final = 20
 OPEN_PAUSE: Final = 0.05
 """Seconds between attempts to open what this very process has just closed."""
@@ -58,7 +67,7 @@ def _options(cache: Cache, *, write_buffer: int, compress: bool, bloom: bool, de
     options.set_block_based_table_factory(table)
     if deletions:
         # An updated memory leaves tombstones at the head of the recency index, where a listing
-        # starts; they must be compacted away soon.
+        # starts, and a deleted one where its namespace is scanned; they must be compacted away soon.
         options.add_compact_on_deletion_collector_factory(1024, 512, 0.5)
     return options
 
@@ -95,10 +104,12 @@ class _Threads:
 _threads = _Threads()
 
 
-class Database:
-    """One open RocksDB with its column families."""
+class Opened:
+    """An open RocksDB: a default column family, and others by name."""
 
-    def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, default: Options, families: Mapping[str, Options], secondary: Path | None = None
+    ) -> None:
         """Open or create; with ``secondary``, a scratch folder, only read.
 
         The files may then be another process's: what they hold at this moment is seen for as long
@@ -109,16 +120,8 @@ class Database:
         """
         _threads.start(path)
         self._secondary = secondary
-        cache = Cache(cache_bytes)
-        plain = {"compress": True, "bloom": False, "deletions": False}
-        families = {
-            "items": _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=False),
-            "recency": _options(cache, write_buffer=1 * MIB, compress=True, bloom=False, deletions=True),
-            "namespaces": _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=False),
-            "history": _options(cache, write_buffer=8 * MIB, **plain),
-            "vectors": _options(cache, write_buffer=8 * MIB, compress=False, bloom=False, deletions=False),
-        }
-        default = _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True)
+        self._names = tuple(families)
+        default.set_max_total_wal_size(WAL_BYTES)
         access = AccessType.read_write()
         if secondary is not None:
             access = AccessType.secondary(str(secondary))
@@ -129,7 +132,9 @@ class Database:
                 options.set_max_file_opening_threads(1)
         for attempt in range(OPEN_ATTEMPTS):
             try:
-                self.default = Rdict(str(path), options=default, column_families=families, access_type=access)
+                self.default = Rdict(
+                    str(path), options=default, column_families=dict(families), access_type=access
+                )
                 break
             except Exception as error:
                 if attempt + 1 == OPEN_ATTEMPTS or _HELD_HERE not in str(error):
@@ -137,17 +142,19 @@ class Database:
             # Closed in this process, but an iterator in the frames of some exception is still alive.
             gc.collect()
             time.sleep(OPEN_PAUSE)
-        self.items, self.recency, self.namespaces, self.history, self.vectors = (
-            self.default.get_column_family(name) for name in FAMILIES
-        )
-        self.handles = {name: self.default.get_column_family_handle(name) for name in FAMILIES}
+        self.handles = {name: self.default.get_column_family_handle(name) for name in families}
         """What a write batch names families by."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return "default" in vars(self)
 
     def flush(self) -> None:
         """Write memory tables to files, so that the next open has nothing to replay."""
         if self._secondary is not None:
             return
-        for name in (*FAMILIES, "default"):
+        for name in (*self._names, "default"):
             # One that is missing was given up by a close that an interrupt broke off.
             if name in vars(self):
                 vars(self)[name].flush()
@@ -157,7 +164,7 @@ class Database:
 
         Raises ``ViewError`` when not all could be written; it is closed all the same.
         """
-        if "default" not in vars(self):
+        if not self.is_open:
             return
         failure = None
         for act in (self.flush, self.default.close):
@@ -168,10 +175,53 @@ class Database:
         # RocksDB stays open while any object of it is alive.
         self.handles.clear()
         del act
-        for name in (*FAMILIES, "default"):
+        for name in (*self._names, "default"):
             vars(self).pop(name, None)
         if failure is not None:
             raise failure
+
+
+class Database(Opened):
+    """What a view of memories is kept in."""
+
+    def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
+        """Open or create, as :class:`Opened` does."""
+        cache = Cache(cache_bytes)
+        plain = {"compress": True, "bloom": False, "deletions": False}
+        families = {
+            "items": _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=True),
+            "recency": _options(cache, write_buffer=1 * MIB, compress=True, bloom=False, deletions=True),
+            "namespaces": _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True),
+            "history": _options(cache, write_buffer=8 * MIB, **plain),
+            "vectors": _options(cache, write_buffer=8 * MIB, compress=False, bloom=False, deletions=False),
+        }
+        default = _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True)
+        super().__init__(path, default, families, secondary)
+        self.items, self.recency, self.namespaces, self.history, self.vectors = (
+            self.default.get_column_family(name) for name in FAMILIES
+        )
+
+    def shed_deletions(self) -> None:
+        """Have memory tables written out in which deletions have gathered; does not wait for it.
+
+        Compaction then drops them, so that however much was deleted or updated, a scan meets few.
+        """
+        for name in SCANNED:
+            family: Rdict = vars(self)[name]
+            if (family.property_int_value(_DELETIONS) or 0) > MOST_DELETIONS:
+                # Should it fail, the next write says so.
+                with contextlib.suppress(Exception):
+                    family.flush(False)
+
+
+class CheckpointDatabase(Opened):
+    """What a view of checkpoints is kept in: one family, since every row is found by its whole key."""
+
+    def __init__(self, path: Path, cache_bytes: int) -> None:
+        """Open or create, as :class:`Opened` does."""
+        cache = Cache(cache_bytes)
+        options = _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=True)
+        super().__init__(path, options, {})
 
 
 def translate(error: Exception, doing: str) -> ViewError:
@@ -205,16 +255,24 @@ def get(family: Rdict, key: bytes) -> bytes | None:
 
 
 def scan(
-    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None
+    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values under a prefix, from ``start`` on. Raises ``ViewDamaged`` rather than end early."""
+    """Keys and values under a prefix, from ``start`` on, of rows that have all of ``holding`` in their value.
+
+    Raises ``ViewDamaged`` rather than end early.
+    """
     it = source.iter()
     it.seek(prefix if start is None else start)
     while it.valid():
         key = it.key()
         if not key.startswith(prefix):
             break
-        yield key, it.value()
+        value = it.value()
+        for needle in holding:
+            if needle not in value:
+                break
+        else:
+            yield key, value
         it.next()
     check(it)
 

@@ -1,77 +1,101 @@
-"""The projector: reads the log, folds each event, commits views and position together.
+"""The projector: reads the log, has its events folded, commits views and position together.
 
 An event is applied exactly once because its rows and the next offset are one write batch.
-Events of one atomic batch are committed in one, too. An event that cannot be decoded stops the
-projection where it is, with the reason, and reads go on from what is there; or, if that is the
-policy, it is set aside, and the events behind it are applied.
+Events of one atomic batch are committed in one, too. An event that cannot be applied, because it
+cannot be decoded or because a projection fails on it, stops the projection where it is, with the
+reason, and reads go on from what is there; or, if that is the policy, it is set aside, and the
+events behind it are applied.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
-from rocksdict import WriteBatch
-
-from eventstore.codec import decode
 from eventstore.config import OnUndecodable
 from eventstore.errors import (
     EventStoreError,
     LogMismatch,
-    UndecodableEvent,
+    StoreClosed,
     ViewBehind,
     ViewDamaged,
 )
-from eventstore.events import Event, Kind
 from eventstore.interrupts import Uninterrupted
-from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
-from eventstore.views import Outcome, Quarantined, Signature
-from projector.fold import WriterState, fold, is_duplicate, version_seen
-from projector.projections import history, models, quarantine, recency, vectors
-from projector.projections.base import Change
-from projector.projections.items import Items
-from projector.projections.namespaces import Namespaces
-from projector.rocks import get, let_go
-from projector.view import MaterializedView
+from eventstore.views import Outcome, Quarantined
+from projector.folding import Folded, Folding, Folds, Place
+from projector.projections import quarantine
+from projector.rocks import let_go
+from projector.unfit import NOT_OF_AN_EVENT, find_unfit
 
 log = logging.getLogger("projector.runner")
 
 COMMIT_RECORDS: Final = 1_000
 """Records gathered into one write batch while catching up."""
-_WRITER: Final = struct.Struct(">QQ")
 
 Progress = Callable[[Position, Position], None]
 """Told where the view stands and where the log ends while catching up."""
 
 
+class _Early(NamedTuple):
+    """Records that were folded before they were durable."""
+
+    lists: Sequence[Sequence[StoredRecord]]
+    folded: Folded | Exception
+
+
+class Projected(Protocol):
+    """A view as whoever keeps it up to date sees it."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def quarantine(self) -> quarantine.Quarantine: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def position(self, partitions: int) -> Position:
+        """Where it stands. Raises ``LogMismatch`` for a log of another number of partitions."""
+
+    def mark_damaged(self) -> None:
+        """Have the next open rebuild it."""
+
+
 class Projector:
     """Keeps one view up to date with one log. Safe to call from several threads."""
 
-    def __init__(self, source: Log, view: MaterializedView, on_undecodable: OnUndecodable = "stop") -> None:
-        """Raises ``LogMismatch`` when the view holds more than the log has."""
+    def __init__(
+        self,
+        source: Log,
+        view: Projected,
+        on_undecodable: OnUndecodable = "stop",
+        folding: Callable[[Any, bool], Folds] = Folding,
+    ) -> None:
+        """``folding`` is given the view, and whether what cannot be applied is set aside.
+
+        Raises ``LogMismatch`` when the view holds more than the log has.
+        """
         self._sets_aside = on_undecodable == "quarantine"
+        self._fold_for = folding
         self._log = source
-        self._view = view
         self._applying = threading.RLock()
         # The lock is taken by itself, never through the condition, whose __enter__ is Python code
         # that Ctrl-C can end with the lock taken.
         self._advancing = threading.Lock()
         self._advanced = threading.Condition(self._advancing)
-        self._writers: dict[bytes, WriterState] = {}
-        self._own: dict[tuple[int, int], Outcome] = {}
-        self._items = Items(view.db)
-        self._namespaces = Namespaces(view.db)
+        self._own: dict[Place, Outcome] = {}
+        self._own_aside: dict[Place, Quarantined] = {}
+        self._show(view)
         self.position = view.position(source.partitions)
         """Everything before it is visible."""
         self.stopped: EventStoreError | None = None
-        self.unsure = False
-        """Whether a commit broke off, so that only the view itself knows what it holds."""
         end = source.high_water_mark()
         if not end.covers(self.position):
             raise LogMismatch(
@@ -81,6 +105,27 @@ class Projector:
                 f"remove {view.directory} and the view is rebuilt from what is there"
             )
 
+    def _show(self, view: Projected) -> None:
+        self._view = view
+        self._folding = self._fold_for(view, self._sets_aside)
+        self._early: _Early | None = None
+        self.unsure = False
+        """Whether a commit broke off, so that only the view itself knows what it holds."""
+
+    def expect(self, lists: Sequence[Sequence[StoredRecord]]) -> None:
+        """Fold lists of records that are about to be durable, and show nothing of them.
+
+        :meth:`apply` then has less to do. It may be called for the very same lists or not at all.
+        """
+        with self._applying:
+            self._early = None
+            if self.stopped is None and not self.unsure and all(map(self._is_next, lists)):
+                try:
+                    self._early = _Early(lists, self._folding.fold(self._chunks(lists), self.position, {}))
+                except Exception as error:
+                    let_go(error)
+                    self._early = _Early(lists, error)
+
     def apply(self, lists: Sequence[Sequence[StoredRecord]]) -> None:
         """Commit lists of records just appended, each list wholly; those already applied are skipped.
 
@@ -88,9 +133,11 @@ class Projector:
         then it stands as before.
         """
         with self._applying:
+            early, self._early = self._early, None
             if any(records and records[0].offset > self.position[records[0].partition] for records in lists):
                 self.catch_up()
-            self._commit([Chunk(list(records), after(self.position, records)) for records in lists])
+            expected = early.folded if early is not None and early.lists is lists else None
+            self._commit(self._chunks(lists), expected)
             if self.stopped is not None:
                 raise self.stopped
 
@@ -112,16 +159,22 @@ class Projector:
             for first in range(0, len(chunks), COMMIT_RECORDS):
                 self._commit(chunks[first : first + COMMIT_RECORDS])
 
-    def outcomes(self, records: Sequence[StoredRecord]) -> dict[tuple[int, int], Outcome]:
+    def outcomes(self, records: Sequence[StoredRecord]) -> dict[Place, Outcome]:
         """What did not take effect of records appended by this process, by partition and offset.
 
-        Asked once per record; whichever thread applied them.
+        Asked once per record; whichever thread applied them. Raises ``UnappliedEvent`` for one that
+        was set aside.
         """
         found = {}
-        for record in records:
-            at = (record.partition, record.offset)
-            if at in self._own:
-                found[at] = self._own.pop(at)
+        aside: Quarantined | None = None
+        if self._own or self._own_aside:
+            for record in records:
+                at = (record.partition, record.offset)
+                if at in self._own:
+                    found[at] = self._own.pop(at)
+                aside = self._own_aside.pop(at, None) or aside
+        if aside is not None:
+            raise quarantine.not_shown(aside)
         return found
 
     def catch_up(
@@ -158,16 +211,12 @@ class Projector:
             if gathered:
                 self._commit(gathered)
 
-    def switch(self, view: MaterializedView) -> None:
+    def switch(self, view: Projected) -> None:
         """Go on with another view of the same log, which stands where this one does.
 
         The caller holds the lock of :meth:`hold`.
         """
-        self._view = view
-        self._items = Items(view.db)
-        self._namespaces = Namespaces(view.db)
-        self._writers.clear()
-        self.unsure = False
+        self._show(view)
 
     def hold(self) -> threading.RLock:
         """The lock under which nothing is applied."""
@@ -191,14 +240,14 @@ class Projector:
 
     # ------------------------------------------------------------------ one commit
 
-    def _commit(self, chunks: Sequence[Chunk]) -> None:
+    def _commit(self, chunks: Sequence[Chunk], expected: Folded | Exception | None = None) -> None:
         if self.stopped is not None:
             return
         if self.unsure:
             raise ViewBehind("the view is being opened anew after a failure; try again")
         with Uninterrupted():
             try:
-                self._fold(chunks)
+                foreign = self._fold(chunks, expected)
             except BaseException as error:
                 # Not only errors: an interrupt of another kind can fall between the view's write and
                 # what is kept of it here.
@@ -207,136 +256,86 @@ class Projector:
                 if isinstance(error, ViewDamaged):
                     self._view.mark_damaged()
                 raise
+        if foreign is not None:
+            raise foreign
 
-    def _fold(self, chunks: Sequence[Chunk]) -> None:
-        batch = WriteBatch(raw_mode=True)
-        outcomes: dict[tuple[int, int], Outcome] = {}
-        changed: list[vectors.VectorRow] = []
-        writers: dict[bytes, WriterState] = {}
-        model: Signature | None = None
-        aside: list[Quarantined] = []
-        self._items.begin()
-        self._namespaces.begin()
-        upto = list(self.position)
-        failure: UndecodableEvent | None = None
-        for chunk in chunks:
-            fresh = [record for record in chunk.records if record.offset >= upto[record.partition]]
-            try:
-                decoded = self._decode(fresh, aside)
-            except UndecodableEvent as error:
-                failure = error
-                break
-            for record, event in decoded:
-                session = record.session + record.partition.to_bytes(2, "big")
-                writer = writers.get(session) or self._writer(session)
-                if is_duplicate(writer, record):
-                    outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
-                    continue
-                writers[session] = WriterState(record.sequence, record.appended_us)
-                if event.kind is Kind.MODEL:
-                    model = models.write(batch, record, event)
-                    continue
-                before = self._items.load(event.key)
-                decision = fold(before, event, record.time_us)
-                if decision.outcome != "applied":
-                    version = version_seen(before, event, record.time_us)
-                    outcomes[record.partition, record.offset] = Outcome(decision.outcome, version)
-                    if decision.outcome == "void" and event.kind is not Kind.DELETE:
-                        continue
-                prefixes = ancestors(event.key[: namespace_end(event.key)])
-                change = Change(record, event, decision.outcome, before, decision.state, prefixes)
-                self._note(batch, change, changed)
-            upto = [max(reached, offset) for reached, offset in zip(upto, chunk.position, strict=True)]
-        position = Position(*upto)
-        if position != self.position:
-            if outcomes:
+    def _fold(self, chunks: Sequence[Chunk], expected: Folded | Exception | None = None) -> Exception | None:
+        """Fold and commit. What was raised meanwhile, once, and not by an event, is given back."""
+        try:
+            if isinstance(expected, Exception):
+                raise expected
+            if expected is not None and expected.start is self.position:
+                folded = expected
+            else:
+                folded = self._folding.fold(chunks, self.position, {})
+        except NOT_OF_AN_EVENT:
+            raise
+        except Exception as error:
+            let_go(error)
+            if not self._view.is_open:
+                raise StoreClosed("the store is closed; open it again to use it") from error
+            return self._fold_apart(chunks, error)
+        self._finish(chunks, folded)
+        return None
+
+    def _fold_apart(self, chunks: Sequence[Chunk], error: Exception) -> Exception | None:
+        """Find the events that folding fails on, by halves, and commit what is before and behind them.
+
+        One is believed to be the cause when it fails again; an error that does not come back fell in
+        from elsewhere, a signal's handler say, and is not an event's.
+        """
+        known = self._view.quarantine.count
+        if len(chunks) == 1:
+            records = [r for r in chunks[0].records if r.offset >= self.position[r.partition]]
+            unfit = find_unfit(self._folding, records, self.position, all_of_them=self._sets_aside)
+            self._finish(chunks, self._folding.fold(chunks, self.position, unfit))
+        else:
+            middle = len(chunks) // 2
+            for half in (chunks[:middle], chunks[middle:]):
+                if self.stopped is None:
+                    self._fold(half)
+        explained = self.stopped is not None or self._view.quarantine.count > known
+        return None if explained else error
+
+    def _finish(self, chunks: Sequence[Chunk], folded: Folded) -> None:
+        if folded.end != self.position:
+            outcomes, aside = folded.outcomes, folded.aside
+            if outcomes or aside:
                 # Ours are kept before they are visible: whoever waits for them asks right after.
-                self._own.update(
-                    ((record.partition, record.offset), outcomes[record.partition, record.offset])
-                    for chunk in chunks
-                    for record in chunk.records
-                    if record.session == self._log.session and (record.partition, record.offset) in outcomes
-                )
-            self._finish(batch, position, writers, changed, model, aside)
-        if failure is not None:
-            self.stopped = failure
+                session = self._log.session
+                own = {(r.partition, r.offset) for c in chunks for r in c.records if r.session == session}
+                self._own.update((at, outcome) for at, outcome in outcomes.items() if at in own)
+                places = (((each.partition, each.offset), each) for each in aside)
+                self._own_aside.update((at, each) for at, each in places if at in own)
+            self._folding.commit(folded)
+            self.position = folded.end
+            with self._advancing:
+                self._advanced.notify_all()
+            for each in aside:
+                log.error(
+                    "an event is set aside and those behind it are applied: partition %d, offset %d: %s",
+                    each.partition, each.offset, each.reason,
+                )  # fmt: skip
+        if folded.failure is not None:
+            self.stopped = folded.failure
             log.error(
-                "the projection stopped; reads go on from what is there, writes are refused: %s", failure
+                "the projection stopped; reads go on from what is there, writes are refused: %s",
+                folded.failure,
             )
 
-    def _decode(
-        self, records: Sequence[StoredRecord], aside: list[Quarantined]
-    ) -> list[tuple[StoredRecord, Event]]:
-        """Records with their events. Raises ``UndecodableEvent`` unless such records are set aside.
+    def _is_next(self, records: Sequence[StoredRecord]) -> bool:
+        """Whether nothing lies between the view and records of one partition's end."""
+        return not records or records[0].offset <= self.position[records[0].partition]
 
-        Of an atomic batch only they are: which records a log gives out together can differ between
-        two readers, what their views hold must not.
-        """
-        decoded = []
-        for record in records:
-            try:
-                decoded.append((record, decode(record)))
-            except UndecodableEvent as error:
-                if not self._sets_aside:
-                    raise
-                aside.append(quarantine.of(record, error))
-        return decoded
-
-    def _note(self, batch: WriteBatch, change: Change, changed: list[vectors.VectorRow]) -> None:
-        """Rows that every event leaves; those of its memory are written once, at the end of the batch."""
-        handles = self._view.db.handles
-        row = vectors.of(change)
-        sequence = self._view.sequence + len(changed)
-        history.write(batch, change, None if row is None else sequence, handles["history"])
-        if change.outcome != "applied":
-            return
-        self._items.add(change)
-        if row is not None:
-            vectors.write(batch, sequence, row, handles["vectors"])
-            changed.append(row)
-
-    def _finish(
-        self,
-        batch: WriteBatch,
-        upto: Position,
-        writers: dict[bytes, WriterState],
-        changed: list[vectors.VectorRow],
-        model: Signature | None,
-        aside: Sequence[Quarantined],
-    ) -> None:
-        handles = self._view.db.handles
-        for change in self._items.changes():
-            self._items.write(batch, change, handles["items"])
-            recency.write(batch, change, handles["recency"])
-            self._namespaces.add(change)
-        self._namespaces.write(batch, handles["namespaces"])
-        for session, state in writers.items():
-            batch.put(b"w" + session, _WRITER.pack(*state))
-        self._view.commit(batch, upto, changed, model, aside)
-        self._namespaces.committed()
-        self._writers.update(writers)
-        if len(self._writers) > 10_000:
-            self._writers.clear()
-        self.position = upto
-        with self._advancing:
-            self._advanced.notify_all()
-        for each in aside:
-            log.error(
-                "an event is set aside and those behind it are applied: partition %d, offset %d: %s",
-                each.partition, each.offset, each.reason,
-            )  # fmt: skip
-
-    def _writer(self, session: bytes) -> WriterState | None:
-        known = self._writers.get(session)
-        if known is None:
-            data = get(self._view.db.default, b"w" + session)
-            if data is not None:
-                known = self._writers[session] = WriterState(*_WRITER.unpack(data))
-        return known
+    def _chunks(self, lists: Sequence[Sequence[StoredRecord]]) -> list[Chunk]:
+        position = self.position
+        return [Chunk(list(records), after(position, records)) for records in lists]
 
 
 def after(position: Position, records: Sequence[StoredRecord]) -> Position:
     """Where a reader that stands at a position stands after these records too."""
+    if len(position) == 1:
+        return position.advanced(0, records[-1].offset + 1) if records else position
     for record in records:
         position = position.advanced(record.partition, record.offset + 1)
     return position
@@ -357,31 +356,3 @@ def _follows(position: Position, records: Sequence[StoredRecord]) -> bool:
             return False
         position = position.advanced(record.partition, record.offset + 1)
     return True
-
-
-class Follower:
-    """Looks at regular times for what other processes appended, in a daemon thread."""
-
-    def __init__(self, step: Callable[[], None], interval: float) -> None:
-        self._step = step
-        self._interval = interval
-        self._stop = threading.Event()
-        self.failure: EventStoreError | None = None
-        """What the last look failed with, if it did."""
-        self._thread = threading.Thread(target=self._run, name="eventstore-follower", daemon=True)
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread, within ``timeout`` seconds."""
-        self._stop.set()
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            try:
-                self._step()
-                self.failure = None
-            except EventStoreError as error:
-                self.failure = error
-                # The same error meets every read that asks for the latest state, and every write.
-                self._stop.wait(1.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from eventstore.commit import Committer
 from eventstore.errors import EventStoreError, StoreClosed, StoreForked
@@ -17,13 +17,18 @@ from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch, Log, Record
 from eventstore.views import Written
 
+OpenBeside = Callable[[], "SharedRuntime"]
+
 
 class SharedRuntime(ABC):
     """The part of a :class:`eventstore.views.Runtime` that does not depend on where its view is."""
 
-    def __init__(self, source: Log) -> None:
-        """Takes over the log."""
+    def __init__(self, source: Log, beside: OpenBeside) -> None:
+        """Takes over the log. ``beside`` opens the runtime of the checkpoints that belong to it."""
         self._log = source
+        self._open_beside = beside
+        self._beside: SharedRuntime | None = None
+        self._opening = threading.Lock()
         self._uses = 1
         self._closed = False
         self._forked = False
@@ -88,12 +93,24 @@ class SharedRuntime(ABC):
                 return
         self.close()
 
+    def open_checkpoints(self) -> SharedRuntime:
+        """One more use of the runtime of checkpoints, which ends with this one at the latest."""
+        with self._opening:
+            self.check()
+            if self._beside is None or not self._beside.retain():
+                self._beside = self._open_beside()
+            return self._beside
+
     def close(self) -> None:
         """Write what is queued, save the views, release everything. Idempotent."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
+        with self._opening:
+            beside = self._beside
+        if beside is not None:
+            beside.close()
         with Uninterrupted():
             self._committer.close()
             self._end()
@@ -101,6 +118,8 @@ class SharedRuntime(ABC):
     def forked(self) -> None:
         """Called in a forked child: its copies of locks, files and threads are not to be touched."""
         self._forked = self._closed = True
+        if self._beside is not None:
+            self._beside.forked()
         # Freeing RocksDB's objects here would wait for threads that exist only in the parent,
         # and write to files the parent has open. They are kept alive for good.
         for owned in (self._log, *self._owned()):

@@ -12,12 +12,12 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rocksdict import DbClosedError, Rdict, Snapshot, WriteBatch
+from rocksdict import DbClosedError, WriteBatch
 
 from eventstore.embedding import check_same_model, differs, same_model
 from eventstore.errors import (
@@ -29,23 +29,12 @@ from eventstore.errors import (
     ViewError,
 )
 from eventstore.log.position import Position
-from eventstore.views import (
-    HistoryRow,
-    Metric,
-    NamespaceCount,
-    Occurrence,
-    Quarantined,
-    Ranking,
-    Ranks,
-    Row,
-    Signature,
-    Vector,
-    Wanted,
-)
+from eventstore.views import Metric, Quarantined, Ranks, Row, Signature
 from projector.indexing import edition, feed, indexed
 from projector.meta import FORMAT, POSITION, check_made_from, position_in
+from projector.moment import Moment
 from projector.past import PastMoment
-from projector.projections import history, items, models, namespaces, quarantine, recency, vectors
+from projector.projections import items, models, quarantine, vectors
 from projector.rocks import Database, let_go, translate
 from projector.vectors import VectorIndex, manifest
 
@@ -56,82 +45,6 @@ M = TypeVar("M")
 CLOSE_SECONDS: Final = 5.0
 SAVED_ROWS: Final = 256
 _FEED_ROWS: Final = 4_096
-_MISSING: Final = "key not found"
-"""How a snapshot of rocksdict says that there is no such key: by an untyped exception."""
-
-
-class Moment:
-    """A :class:`eventstore.views.ReadView`: snapshots taken together under the view's lock."""
-
-    def __init__(self, view: MaterializedView) -> None:
-        db = view.db
-        self._items: Rdict | Snapshot = db.items.snapshot()
-        self._recency: Rdict | Snapshot = db.recency.snapshot()
-        self._namespaces: Rdict | Snapshot = db.namespaces.snapshot()
-        self._default: Rdict | Snapshot = db.default.snapshot()
-        self._history: Rdict | Snapshot = db.history.snapshot()
-        self._vector_rows = db.vectors
-        self._vectors = None if view.index is None else view.index.state()
-        self._ranked = view.ranked()
-        self._quarantine = view.quarantine
-
-    def get(self, key: bytes) -> Row | None:
-        self._quarantine.warn(key)
-        try:
-            data = self._items[key]
-        except Exception as error:
-            if str(error) == _MISSING:
-                return None
-            raise translate(error, "reading a memory") from error
-        return None if data is None else items.row(key, data)
-
-    def newest(self, prefix: bytes) -> Iterator[bytes]:
-        return recency.newest(self._recency, prefix)
-
-    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
-        return items.scan_rows(self._items, prefix, start, holding)
-
-    def count(self, prefix: bytes) -> int:
-        return namespaces.count(self._namespaces, prefix)
-
-    def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
-        return namespaces.listing(self._namespaces, prefix, max_depth)
-
-    def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
-        return items.expired(self._default, until_us)
-
-    def rank(
-        self,
-        query: Vector,
-        prefix: bytes,
-        k: int,
-        only: Collection[bytes] | None = None,
-        *,
-        exact: bool = False,
-    ) -> Ranking:
-        if self._vectors is None:
-            return Ranking([], True)
-        found = self._vectors.rank(query, prefix, k, only=only, exact=exact)
-        return Ranking(found.hits, found.complete)
-
-    def ranked(self) -> Signature | None:
-        return self._ranked
-
-    def rows_to_rank(self, prefix: bytes) -> int:
-        return 0 if self._vectors is None else self._vectors.count(prefix)
-
-    def history(self, key: bytes, before: int | None) -> Iterator[HistoryRow]:
-        self._quarantine.warn(key)
-        return history.read(self._history, key, before)
-
-    def events(self, prefix: bytes, wanted: Wanted) -> Iterator[Occurrence]:
-        return history.events(self._history, prefix, wanted)
-
-    def vectors(self, sequence: int) -> tuple[str, Vector]:
-        return vectors.at(self._vector_rows, sequence)
-
-    def quarantined(self) -> Iterator[Quarantined]:
-        return quarantine.read(self._default)
 
 
 class MaterializedView:
@@ -180,10 +93,14 @@ class MaterializedView:
         return None if data is None else items.row(key, data)
 
     def read(self) -> AbstractContextManager[Moment]:
-        return self._pinned(Moment)
+        return self._pinned(MaterializedView._moment)
 
     def past(self, position: Position, ranks: Ranks | None = None) -> AbstractContextManager[PastMoment]:
-        return self._pinned(lambda view: PastMoment(view.db, position, ranks))
+        return self._pinned(lambda view: PastMoment(view.db, position, ranks, view.quarantine))
+
+    def _moment(self) -> Moment:
+        state = None if self.index is None else self.index.state()
+        return Moment(self.db, state, self.ranked(), self.quarantine)
 
     @contextmanager
     def _pinned(self, take: Callable[[MaterializedView], M]) -> Iterator[M]:
@@ -220,6 +137,11 @@ class MaterializedView:
     def ranked(self) -> Signature | None:
         """What the open index is of; ``None`` while there is none."""
         return None if self.index is None else Signature(self._ranks.model, self._ranks.dims, self._fields)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written."""
+        return self.db.is_open
 
     def position(self, partitions: int) -> Position:
         """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
@@ -258,6 +180,7 @@ class MaterializedView:
             self.sequence = first + len(changed)
             if self.index is not None and changed:
                 self._apply(self.index, [*enumerate(changed, first)])
+        self.db.shed_deletions()
 
     def ranks_by(self, ranks: Ranks) -> bool:
         """Whether the open index is of these settings, and of the vectors of record."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.logs import KINDS, Kind, OpenStore, Places
 
-pytest_plugins = ["tests.kafka.plugin"]
+pytest_plugins = ["tests.kafka.plugin", "tests.migration.plugin"]
 
 __all__ = ["OpenStore"]
 

@@ -10,6 +10,8 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from typing import Any
 # An outside suite may have only this folder on its path.
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
+
 from eventstore import EventStore  # noqa: E402
+from eventstore.checkpoint import EventSaver  # noqa: E402
 
 ADDRESS = "EVENTSTORE_TEST_KAFKA"
 
@@ -57,6 +62,43 @@ def make_node_cache() -> Any:
 def make_kafka_node_cache() -> Any:
     """An empty node cache on a topic of its own."""
     return _handles().node_cache(_topic(), {"views": _folder()})
+
+
+@contextmanager
+def make_saver(location: str) -> Iterator[EventSaver]:
+    """A saver on an embedded log; the same place opens the same data.
+
+    With LangGraph's own serializer, since the suites ask for classes of theirs.
+    """
+    with EventSaver.open(Path(location) / "store", serde=JsonPlusSerializer()) as saver:
+        yield saver
+
+
+@contextmanager
+def make_kafka_saver(location: str) -> Iterator[EventSaver]:
+    """A saver on a topic of its own for a place, on a real broker; views are under the place."""
+    topic = "saver-" + hashlib.sha256(location.encode()).hexdigest()[:20]
+    address = f"kafka://{broker_address()}/{topic}?partitions=3"
+    with EventSaver.open(address, views=Path(location) / "views", serde=JsonPlusSerializer()) as saver:
+        yield saver
+
+
+@asynccontextmanager
+async def make_async_saver(location: str) -> AsyncIterator[EventSaver]:
+    """The same as :func:`make_saver`, for its async face."""
+    with make_saver(location) as saver:
+        yield saver
+
+
+@asynccontextmanager
+async def make_async_kafka_saver(location: str) -> AsyncIterator[EventSaver]:
+    """The same as :func:`make_kafka_saver`, for its async face."""
+    with make_kafka_saver(location) as saver:
+        yield saver
+
+
+for _factory in (make_saver, make_async_saver, make_kafka_saver, make_async_kafka_saver):
+    vars(_factory)["traits"] = ("durable", "multi_process")
 
 
 def _folder() -> Path:

@@ -14,6 +14,9 @@ import pytest
 import typer.main
 
 from eventstore import EventStore, VersionConflict, acting_as
+from eventstore.codec import encode
+from eventstore.events import Event, Kind, new_id
+from eventstore.keys import encode_item
 from eventstore.log import EmbeddedLog
 from eventstore.log.base import Record
 from projector.cli import app, main
@@ -228,14 +231,27 @@ def test_restore_and_revert_write_under_a_name(run: Run, memory: Path) -> None:
     assert (nothing.code, nothing.out) == (1, "")
 
 
-def test_what_cannot_be_read_comes_after_what_can(run: Run, memory: Path) -> None:
+def test_what_cannot_be_decoded_is_shown_among_what_can(run: Run, memory: Path) -> None:
     log = EmbeddedLog.open(memory / "log")
-    log.append([log.prepare([Record(b"\x02x\x00\x01k", b"{}", (("type", b"put/99"),))])])
+    records = [
+        Record(encode_item(("x",), "k"), b"{}", (("type", b"put/99"),)),
+        Record(b"no key of ours", None, ()),
+        encode(Event(Kind.PUT, encode_item(("x",), "k"), new_id(), b"{}")),
+    ]
+    log.append([log.prepare([each]) for each in records])
     log.close()
     done = run("log", memory, "--json")
-    assert done.code == 2
-    assert len(done.json) == 7
-    assert done.err.startswith("UndecodableEvent: partition 0, offset 7")
+    assert (done.code, done.err) == (0, "")
+    assert [event["kind"] for event in done.json[6:]] == ["put", None, None, "put"]
+    newer, foreign, last = done.json[7:]
+    assert (newer["offset"], newer["namespace"], newer["key"], newer["bytes"]) == (7, ["x"], "k", 2)
+    assert "99" in newer["undecodable"]
+    assert (foreign["offset"], foreign["key"], foreign["bytes"]) == (8, None, None)
+    assert foreign["undecodable"].startswith("a record without a type header")
+    assert last["undecodable"] is None and set(newer) == set(foreign) == set(last)
+    table = run("log", memory, "--from", 6).out
+    assert table.count("undecodable") == 2 and "without a type header" in table
+    assert "because" not in run("log", memory, "--limit", 5).out
     assert "offset 7" in run("status", memory, "--json").json["stopped"]
     assert run("get", memory, "bob", "tea").code == 0
 

@@ -61,6 +61,10 @@ OnDurable = Callable[[Sequence[Sequence[StoredRecord]]], None]
 """Told of records that are durable and about to be announced."""
 
 
+OnWritten = Callable[[Sequence[Sequence[StoredRecord]]], None]
+"""Told of records that are being made durable, and may never be."""
+
+
 class Reader(Protocol):
     """One consumer's own way through a log; for one thread at a time."""
 
@@ -101,7 +105,10 @@ class Log(Protocol):
         """
 
     def append(
-        self, batches: Sequence[Batch], on_durable: OnDurable | None = None
+        self,
+        batches: Sequence[Batch],
+        on_durable: OnDurable | None = None,
+        on_written: OnWritten | None = None,
     ) -> Sequence[list[StoredRecord] | EventStoreError]:
         """Append batches in order and return them, stamped, once they are durable.
 
@@ -109,6 +116,8 @@ class Log(Protocol):
 
         ``on_durable`` is called with them before the high-water mark moves, where the log can:
         who sees the new mark in this process then finds them applied. It must not raise.
+        ``on_written`` is called with the same lists before that, where the log can, while the disk is
+        at work on them: what it does with them must not show. It must not raise either.
 
         Raises ``LogUnavailable`` when nothing was appended and ``OutcomeUnknown`` when that
         cannot be told.

@@ -21,12 +21,12 @@ from zlib import crc32
 
 from eventstore.errors import InvalidConfig, InvalidInput, OutcomeUnknown, StoreClosed, StoreForked
 from eventstore.log import frames, times
-from eventstore.log.base import Batch, Chunk, OnDurable, Record, StoredRecord
+from eventstore.log.base import Batch, Chunk, OnDurable, OnWritten, Record, StoredRecord
 from eventstore.log.file_lock import FileLock
 from eventstore.log.high_water import HighWater
 from eventstore.log.position import Position
 from eventstore.log.reader import SegmentReader
-from eventstore.log.segments import FIRST_BYTES, INDEX_STEP, Segments, sync_data, write_all
+from eventstore.log.segments import FIRST_BYTES, INDEX_STEP, Segments, begin_writing, sync_data, write_all
 from eventstore.log.tail import End, Tail, damaged, unavailable
 
 _logger = logging.getLogger("eventstore.log")
@@ -124,11 +124,15 @@ class EmbeddedLog:
         return frames.prepare(records, self._max_batch_bytes)
 
     def append(
-        self, batches: Sequence[Batch], on_durable: OnDurable | None = None
+        self,
+        batches: Sequence[Batch],
+        on_durable: OnDurable | None = None,
+        on_written: OnWritten | None = None,
     ) -> list[list[StoredRecord]]:
         """Append ``batches`` with one write and one sync, and return them as they will be read.
 
-        ``on_durable`` runs under the append locks, before the high-water mark moves. Raises
+        Both callbacks run under the append locks, ``on_written`` while the disk is at work on the
+        records, ``on_durable`` when that is done and before the high-water mark moves. Raises
         ``LogFull`` or ``LogUnavailable`` when nothing was appended, ``OutcomeUnknown`` when the
         sync failed, ``LogDamaged``, and ``StoreClosed`` after a close or in a fork.
         """
@@ -141,14 +145,13 @@ class EmbeddedLog:
             self._check()
             with self._file_lock:
                 try:
-                    stamps = self._write(ready)
+                    stored = self._write(ready, on_written)
                 except OSError as error:
                     raise unavailable(error, f"could not append to the log in {self._directory}") from error
                 except KeyboardInterrupt:
                     # Part of it may be in the file, whole or not: what is whole counts from now on.
                     self._catch_up()
                     raise
-                stored = [frames.stored(batch.records, s) for batch, s in zip(ready, stamps, strict=True)]
                 try:
                     if on_durable is not None:
                         on_durable(stored)
@@ -239,7 +242,9 @@ class EmbeddedLog:
         if partition:
             raise InvalidInput(f"the log in {self._directory} has only partition 0, not {partition}")
 
-    def _write(self, batches: list[frames.PreparedBatch]) -> list[frames.Stamp]:
+    def _write(
+        self, batches: list[frames.PreparedBatch], on_written: OnWritten | None
+    ) -> list[list[StoredRecord]]:
         mark, tail = self._mark, self._tail
         if self._in_doubt or mark.segment != tail.base or mark.end != tail.end.offset or not tail.is_clear():
             tail = self._catch_up()
@@ -247,12 +252,12 @@ class EmbeddedLog:
         offset, sequence, now = durable, self._sequence, time.time_ns() // 1000
         appended_us = max(now, appended_us)
         synced = tail.base if self._disposable else durable
-        stamps: list[frames.Stamp] = []
+        stored: list[list[StoredRecord]] = []
         buffers: list[bytes] = []
         size = 0
         for batch in batches:
             stamp = frames.Stamp(offset, synced, appended_us, now, sequence, self._session)
-            stamps.append(stamp)
+            stored.append(frames.stored(batch.records, stamp))
             if batch.body:
                 buffers += (frames.header(batch, stamp, self._salt), batch.body)
                 size += frames.HEADER_BYTES + len(batch.body)
@@ -263,12 +268,17 @@ class EmbeddedLog:
                 tail = self._roll(tail)
             self._in_doubt = True
             self._store(tail, buffers, size)
+            if not self._disposable:
+                if on_written is not None:
+                    begin_writing(tail.file.fileno(), tail.end.position, size)
+                    on_written(stored)
+                self._sync(tail)
             position = tail.end.position
             self._segments.note(tail.base, durable, position)
             self._sequence = sequence
             tail.end = End(position + size, offset, appended_us)
             self._in_doubt = False
-        return stamps
+        return stored
 
     def _store(self, tail: Tail, buffers: list[bytes], size: int) -> None:
         tail.reserve(size, self._segment_bytes)
@@ -280,10 +290,10 @@ class EmbeddedLog:
             with contextlib.suppress(OSError):
                 tail.clear(size)
             raise
-        if self._disposable:
-            return
+
+    def _sync(self, tail: Tail) -> None:
         try:
-            sync_data(fd)
+            sync_data(tail.file.fileno())
         except OSError as error:
             raise OutcomeUnknown(
                 f"could not sync an append to {tail.path}: {error.strerror}. It may or may not be in the "

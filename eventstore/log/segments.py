@@ -68,6 +68,20 @@ else:
         os.fdatasync(fd)
 
 
+if hasattr(os, "posix_fadvise"):
+
+    def begin_writing(fd: int, position: int, size: int) -> None:
+        """Have the system begin to write a range of ``fd`` to the disk; a sync then has less to wait for."""
+        # On Linux this advice starts the writing and does not wait for it. Errors meet the sync.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
+else:
+
+    def begin_writing(fd: int, position: int, size: int) -> None:
+        """Nothing here: the system begins to write when it is asked to sync."""
+
+
 def write_all(fd: int, buffers: list[bytes], position: int) -> None:
     """Write ``buffers`` one after the other at ``position``. Raises ``OSError``, perhaps half-way."""
     for first in range(0, len(buffers), _MOST_BUFFERS):

@@ -154,7 +154,8 @@ class Tail:
         if needed <= have:
             self._written = have
             return
-        step = min(max(have, FIRST_BYTES), _LARGEST_STEP)
+        # A quarter more each time: what is reserved and not used stays small beside what is.
+        step = min(max(have // 4, FIRST_BYTES), _LARGEST_STEP)
         goal = max(needed, min(have + step, most))
         try:
             while have < goal:

@@ -11,14 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from eventstore.codec import decode
-from eventstore.errors import EventStoreError
-from eventstore.events import VALUED, Kind
+from eventstore.errors import EventStoreError, UndecodableEvent
+from eventstore.events import VALUED, Event, Kind
 from eventstore.history import moment
-from eventstore.keys import decode_item
+from eventstore.keys import decode_item, encode_item
 from eventstore.log.base import StoredRecord
 from eventstore.log.embedded import EmbeddedLog
+from eventstore.status import QuarantinedEvent
 from projector.cli.items import Json, Limit, Store, open_existing
 from projector.cli.output import emit, print_quarantine, print_table, when
+from projector.projections import quarantine
 
 
 def status(store: Store, as_json: Json = False) -> None:
@@ -42,7 +44,8 @@ def show(
 ) -> None:
     """Print events as the log holds them; every record read is checked against its checksum.
 
-    Where a record cannot be read, those before it are printed first.
+    One that cannot be decoded is shown as that, with the reason. Where the log is damaged, what
+    comes before is printed first.
     """
     if not (store / "log").is_dir():
         raise typer.BadParameter(f"there is no store in {store}")
@@ -74,12 +77,17 @@ def _records(log: EmbeddedLog, start: int, limit: int) -> Iterator[StoredRecord]
 
 
 def _event(record: StoredRecord) -> dict[str, Any]:
-    event = decode(record)
+    place = {"offset": record.offset, "at": moment(record.appended_us).isoformat()}
+    try:
+        return place | _decoded(decode(record))
+    except UndecodableEvent as error:
+        return place | _undecoded(QuarantinedEvent.of(quarantine.of(record, error)), record)
+
+
+def _decoded(event: Event) -> dict[str, Any]:
     namespace, key = ((), None) if event.kind is Kind.MODEL else decode_item(event.key)
     made = event.embedded
     return {
-        "offset": record.offset,
-        "at": moment(record.appended_us).isoformat(),
         "kind": event.kind.value,
         "namespace": list(namespace),
         "key": key,
@@ -92,6 +100,18 @@ def _event(record: StoredRecord) -> dict[str, Any]:
         "model": None if made is None else made.model,
         "vectors": None if made is None else len(made.paths),
         "bytes": len(event.value or b"") if event.kind in VALUED else None,
+        "undecodable": None,
+    }
+
+
+def _undecoded(aside: QuarantinedEvent, record: StoredRecord) -> dict[str, Any]:
+    """With the fields of any other event; what it says of itself is not believed."""
+    nothing = dict.fromkeys(_decoded(Event(Kind.DELETE, encode_item((), ""), b"")))
+    return nothing | {
+        "namespace": list(aside.namespace or ()),
+        "key": aside.key,
+        "bytes": None if record.value is None else len(record.value),
+        "undecodable": aside.reason,
     }
 
 
@@ -99,13 +119,14 @@ def _row(event: dict[str, Any]) -> dict[str, Any]:
     return {
         "offset": event["offset"],
         "when (UTC)": when(datetime.fromisoformat(event["at"])),
-        "what": event["kind"],
+        "what": event["kind"] or "undecodable",
         "memory": "/".join([*event["namespace"], event["key"] or ""]),
         "actor": event["actor"],
         "thread": event["thread"],
         "ttl (min)": event["ttl_minutes"],
         "vectors": event["vectors"],
         "bytes": event["bytes"],
+        "because": event["undecodable"],
     }
 
 

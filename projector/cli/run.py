@@ -37,7 +37,7 @@ def run(
         bool, typer.Option("--exclusive", help="Fail when another process has the first view directory.")
     ] = False,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="Set events aside that cannot be decoded, and go on.")
+        bool, typer.Option("--quarantine", help="Set events aside that cannot be applied, and go on.")
     ] = False,
     log_format: Annotated[Literal["json", "text"], typer.Option(help="Form of the log lines.")] = "json",
     log_level: Annotated[Level, typer.Option(help="Least important level that is logged.")] = "info",

@@ -37,7 +37,7 @@ def rebuild(
     views: Views = None,
     view: Annotated[int | None, typer.Option(min=0, help="Only the view directory of this number.")] = None,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="Set events aside that cannot be decoded, and go on.")
+        bool, typer.Option("--quarantine", help="Set events aside that cannot be applied, and go on.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,14 +75,14 @@ def retry(store: Store, views: Views = None, as_json: Json = False) -> None:
         print_quarantine(done.still)
         _print_rebuilt(done.rebuilt)
         if done.still:
-            complain(f"{len(done.still)} of {done.quarantined} events still cannot be decoded")
+            complain(f"{len(done.still)} of {done.quarantined} events still cannot be applied")
         elif not done.quarantined:
             complain("no event is set aside")
     raise typer.Exit(done.exit_code)
 
 
 def _rebuilt_json(done: Sequence[Rebuilt]) -> list[dict[str, Any]]:
-    return [{**each.model_dump(), "rate": each.rate} for each in done]
+    return [{**each.model_dump(mode="json"), "rate": each.rate} for each in done]
 
 
 def _print_rebuilt(done: Sequence[Rebuilt]) -> None:
@@ -94,6 +94,7 @@ def _print_rebuilt(done: Sequence[Rebuilt]) -> None:
                 "position": each.position,
                 "events": each.events,
                 "continued": each.continued or None,
+                "quarantined": each.quarantined or None,
                 "seconds": round(each.seconds, 1),
                 "events/s": round(each.rate),
             }
@@ -121,8 +122,15 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
     found = standing(store, views=views)
     if as_json:
         emit(found.model_dump(mode="json"))
-        return
-    print_table([_standing(found)])
+    else:
+        _print_standing(found)
+    if found.problem is not None:
+        complain(found.problem)
+        raise typer.Exit(2)
+
+
+def _print_standing(found: Standing) -> None:
+    print_table([{"log": found.log, "log id": found.log_id, "end": found.end, "bytes": found.bytes}])
     print_table(
         [
             {
@@ -211,7 +219,3 @@ def _together(found: Standing) -> list[QuarantinedEvent]:
     """What any view has set aside; mostly they have the same."""
     listed = {(each.partition, each.offset): each for view in found.views for each in view.quarantine}
     return [each for _, each in sorted(listed.items())]
-
-
-def _standing(found: Standing) -> dict[str, Any]:
-    return {"log": found.log, "log id": found.log_id, "end": found.end, "bytes": found.bytes}

@@ -7,7 +7,7 @@ anywhere below has no row, so it vanishes with its last memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rocksdict import ColumnFamily, Rdict, Snapshot, WriteBatch
@@ -71,13 +71,11 @@ class Namespaces:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._committed: dict[bytes, tuple[int, int]] = {}
-        self._pending: dict[bytes, tuple[int, int]] = {}
         self._steps: dict[tuple[bytes, ...], int] = {}
         """By namespace, as its prefixes: how many memories this batch adds to it, less those it removes."""
 
     def begin(self) -> None:
-        """Start a batch; what the last one left unwritten is forgotten."""
-        self._pending.clear()
+        """Start a batch; what was counted in the last one is forgotten."""
         self._steps.clear()
 
     def add(self, change: Change) -> None:
@@ -86,25 +84,25 @@ class Namespaces:
         if step:
             self._steps[change.prefixes] = self._steps.get(change.prefixes, 0) + step
 
-    def write(self, batch: WriteBatch, namespaces: ColumnFamily) -> None:
-        """Rows of all that was counted in this batch."""
-        pending = self._pending
+    def write(self, batch: WriteBatch, namespaces: ColumnFamily) -> dict[bytes, tuple[int, int]]:
+        """Rows of all that was counted in this batch; returns the counts, for :meth:`committed`."""
+        pending: dict[bytes, tuple[int, int]] = {}
         for prefixes, step in self._steps.items():
             for prefix in prefixes:
                 direct, subtree = pending.get(prefix) or self._counts(prefix)
                 pending[prefix] = (direct + step if prefix == prefixes[-1] else direct, subtree + step)
-        for prefix, counts in self._pending.items():
+        for prefix, counts in pending.items():
             if counts[1] > 0:
                 batch.put(prefix, _COUNTS.pack(*counts), namespaces)
             else:
                 batch.delete(prefix, namespaces)
+        return pending
 
-    def committed(self) -> None:
-        """The batch is in the database."""
+    def committed(self, written: Mapping[bytes, tuple[int, int]]) -> None:
+        """What :meth:`write` returned is in the database."""
         if len(self._committed) > _CACHED:
             self._committed.clear()
-        self._committed.update(self._pending)
-        self._pending.clear()
+        self._committed.update(written)
 
     def _counts(self, prefix: bytes) -> tuple[int, int]:
         found = self._committed.get(prefix)

@@ -1,4 +1,4 @@
-"""Events set aside because they cannot be decoded, and which memories they are about.
+"""Events set aside because they cannot be applied, and which memories they are about.
 
 ``default``: ``q`` + partition + offset → append time, record key and the reason. A row is written
 in one batch with the position that passes the event, so a replay under the same policy gives it
@@ -14,7 +14,7 @@ from typing import Final
 
 from rocksdict import Rdict, Snapshot, WriteBatch
 
-from eventstore.errors import InvalidInput, UndecodableEvent
+from eventstore.errors import InvalidInput, UnappliedEvent, UndecodableEvent
 from eventstore.keys import check_item, memory_of
 from eventstore.log.base import StoredRecord
 from eventstore.views import Quarantined
@@ -29,7 +29,7 @@ _HEAD: Final = struct.Struct(">QI")
 
 
 def of(record: StoredRecord, error: UndecodableEvent) -> Quarantined:
-    """What is kept of a record that could not be decoded."""
+    """What is kept of a record that could not be applied."""
     reason = str(error).removeprefix(f"partition {record.partition}, offset {record.offset}: ")
     return Quarantined(record.partition, record.offset, record.appended_us, record.key, reason)
 
@@ -37,16 +37,34 @@ def of(record: StoredRecord, error: UndecodableEvent) -> Quarantined:
 def read(source: Rdict | Snapshot) -> Iterator[Quarantined]:
     """Everything set aside, by partition and offset."""
     for key, data in scan(source, PREFIX):
-        partition, offset = place(key)
-        appended_us, size = _HEAD.unpack_from(data)
-        end = _HEAD.size + size
-        yield Quarantined(partition, offset, appended_us, data[_HEAD.size : end], data[end:].decode())
+        yield _row(key, data)
+
+
+def _row(key: bytes, data: bytes) -> Quarantined:
+    appended_us, size = _HEAD.unpack_from(data)
+    end = _HEAD.size + size
+    return Quarantined(*place(key), appended_us, data[_HEAD.size : end], data[end:].decode())
+
+
+def at(source: Rdict, partition: int, offset: int) -> Quarantined | None:
+    """What is set aside at a place, if anything is."""
+    key = PREFIX + _PLACE.pack(partition, offset)
+    data = get(source, key)
+    return None if data is None else _row(key, data)
 
 
 def place(key: bytes) -> tuple[int, int]:
     """Partition and offset of a row."""
     partition, offset = _PLACE.unpack_from(key, len(PREFIX))
     return partition, offset
+
+
+def not_shown(each: Quarantined) -> UnappliedEvent:
+    """What the writer of an event is told whose view has set it aside."""
+    return UnappliedEvent(
+        f"the write is in the log, but the view sets it aside: partition {each.partition}, "
+        f"offset {each.offset}: {each.reason}; with that mended, `projector retry` applies it"
+    )
 
 
 def same(one: bytes, other: bytes) -> bool:
@@ -97,7 +115,7 @@ class Quarantine:
             self._warned.add(memory)
             log.warning(
                 "a memory is read that lacks an event: partition %d, offset %d is set aside (%s); "
-                "once it can be decoded, `projector retry` applies it",
+                "once it can be applied, `projector retry` does it",
                 each.partition, each.offset, each.reason,
             )  # fmt: skip
 
@@ -105,9 +123,9 @@ class Quarantine:
         """Say that the view lacks events, to who did not ask for that."""
         if self.count:
             log.error(
-                "%d events that could not be decoded are set aside in this view, which is opened without "
+                "%d events that could not be applied are set aside in this view, which is opened without "
                 "quarantine: their memories may be out of date, and the next such event stops it. "
-                "`projector status` lists them, `projector retry` applies them once they can be decoded",
+                "`projector status` lists them, `projector retry` applies them once they can be",
                 self.count,
             )
 

@@ -1,16 +1,17 @@
 """Migration: the memories of any other LangGraph store, listed through its own interface.
 
-Namespaces are listed, then read page by page without refreshing anything; what the target has
-already is left alone, so a migration is repeated until nothing is left to write. A ``BaseStore``
-does not tell a memory's time to live, its vectors or its past; those begin anew in the target.
+What the target has already is left alone, so a migration is repeated until nothing is left to
+write. A ``BaseStore`` does not tell a memory's time to live, its vectors or its past; those begin
+anew in the target. How a source is read to its last memory is decided in ``listing``.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +19,16 @@ from langgraph.store.base import BaseStore, Item
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eventstore import EventStore
-from eventstore.errors import InvalidConfig, InvalidInput, InvalidType
+from eventstore.errors import EventStoreError, InvalidConfig, InvalidInput, InvalidType
 from eventstore.events import Provenance
 from projector.progress import Bar
 from projector.runtime import runtime_of
 from projector.transfer.lines import Line
+from projector.transfer.listing import PAGE, Listing
 from projector.transfer.loading import Loader
 
 log = logging.getLogger("projector.transfer")
 
-PAGE: Final = 500
-"""Memories, or namespaces, of one request to the source."""
 BUILT_IN: Final = {
     "postgres": ("langgraph.store.postgres", "PostgresStore"),
     "postgresql": ("langgraph.store.postgres", "PostgresStore"),
@@ -71,17 +71,15 @@ def migrate(
     runtime = runtime_of(target)
     runtime.catch_up()
     loader = Loader(target, Provenance(actor), runtime.config.max_value_bytes)
-    found = _roots(source, prefix)
-    read = 0
+    listing = Listing(source, prefix)
     with Bar("copying memories", log) as bar:
-        for at, namespace in enumerate(found, 1):
-            for item in _oldest_first(source, namespace):
-                _load(loader, item, ttl)
-                read += 1
-            bar.update(at, len(found))
+        for item in listing:
+            _load(loader, item, ttl)
+            if listing.read % PAGE == 0:
+                bar.update(listing.read, max(listing.total, listing.read))
         loader.flush()
         return Migrated(
-            read=read,
+            read=listing.read,
             written=loader.written,
             present=loader.present,
             embedded=loader.embedded,
@@ -110,15 +108,29 @@ def open_source(name: str) -> Iterator[BaseStore]:
         made = _attribute(module, attribute).from_conn_string(target)
     else:
         made = _attribute(scheme, rest)()
-    if isinstance(made, BaseStore):
+    shown = re.sub(r"//[^/@]*@", "//", name)  # no secret of an address
+    with ExitStack() as stack:
+        if hasattr(made, "__enter__") and not isinstance(made, BaseStore):
+            with _naming(shown):
+                made = stack.enter_context(made)
+        if not isinstance(made, BaseStore):
+            raise InvalidType(f"{shown!r} gives a {type(made).__name__}, which is no BaseStore")
+        with _naming(shown):
+            made.search((), limit=1, refresh_ttl=False)
         yield made
-        return
-    if not hasattr(made, "__enter__"):
-        raise InvalidType(f"{name!r} gives a {type(made).__name__}, which is no BaseStore")
-    with made as store:
-        if not isinstance(store, BaseStore):
-            raise InvalidType(f"{name!r} gives a {type(store).__name__}, which is no BaseStore")
-        yield store
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Whatever a driver raises where its server or its tables are missing, as one of our errors."""
+    try:
+        yield
+    except EventStoreError:
+        raise
+    except Exception as error:
+        raise InvalidConfig(
+            f"the memories at {source} cannot be read: {type(error).__name__}: {str(error).strip()}"
+        ) from error
 
 
 def _attribute(module: str, name: str) -> Any:
@@ -130,49 +142,6 @@ def _attribute(module: str, name: str) -> Any:
         ) from error
     except AttributeError as error:
         raise InvalidConfig(f"there is no {name} in {module}") from error
-
-
-def _roots(source: BaseStore, prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Namespaces that no other one with memories stands above: reading below each gives all, once."""
-    found: set[tuple[str, ...]] = set()
-    while True:
-        page = source.list_namespaces(prefix=prefix or None, limit=PAGE, offset=len(found))
-        before = len(found)
-        found.update(page)
-        if len(page) < PAGE or len(found) == before:
-            break
-    return sorted(each for each in found if not any(each[:depth] in found for depth in range(len(each))))
-
-
-def _oldest_first(source: BaseStore, namespace: tuple[str, ...]) -> Iterator[Item]:
-    """What lies under a namespace; stores list the last updated first, so pages are read backwards."""
-    end = _count(source, namespace)
-    while end > 0:
-        start = max(0, end - PAGE)
-        page = source.search(namespace, limit=end - start, offset=start, refresh_ttl=False)
-        # Some stores compare prefixes as text: ("a",) would find ("ab",).
-        mine = [item for item in page if item.namespace[: len(namespace)] == namespace]
-        yield from sorted(mine, key=lambda item: item.updated_at)
-        end = start
-
-
-def _count(source: BaseStore, namespace: tuple[str, ...]) -> int:
-    """How many memories a search under a namespace finds, in a few small questions."""
-
-    def holds(offset: int) -> bool:
-        return bool(source.search(namespace, limit=1, offset=offset, refresh_ttl=False))
-
-    high = PAGE
-    while holds(high):
-        high *= 2
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _load(loader: Loader, item: Item, ttl: float | None) -> None:

@@ -42,6 +42,11 @@ class Delta:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def all_alive(self) -> bool:
+        """Rows may have been born after a state was taken."""
+        return False
+
     def fits(self, rows: int) -> bool:
         """Whether that many more rows can be added."""
         return self._size + rows <= self.capacity

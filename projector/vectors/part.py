@@ -21,6 +21,10 @@ class Part(Protocol):
     tame: bool
     """Whether float32 bounds hold for all rows."""
 
+    @property
+    def all_alive(self) -> bool:
+        """Whether every row is known to be seen by every state taken before this was asked."""
+
     def __len__(self) -> int:
         """Rows, dead ones included."""
 

@@ -7,14 +7,14 @@ belongs into the answer, or ties with its last place, can be missed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
 
 from projector.vectors.limits import Floats64, Numbers
 from projector.vectors.part import Part, count
-from projector.vectors.scoring import Query, Rows, Scorer
+from projector.vectors.scoring import Picked, Query, Rows, Scorer
 
 _FEW = 64
 _SPARE = 16
@@ -79,38 +79,41 @@ class _Chosen:
 
     def ranking(self, picked: Numbers | None, total: int) -> Ranking:
         """Rank the items of the picked rows, or of all."""
+        all_seen = picked is None or len(picked) == total
         places, scores = self._score(picked)
-        order = np.argsort(-scores, kind="stable")
+        best_last = scores.argsort()
         found: dict[bytes, float] = {}
         floor = -np.inf
-        all_seen = picked is None or len(picked) == total
-        for place, score in zip(places[order].tolist(), scores[order].tolist(), strict=True):
+        values = scores.tolist()
+        for at in best_last[::-1].tolist():
+            score = values[at]
             if score < floor:
                 all_seen = False
                 break
-            found.setdefault(self._key(place), score)
+            found.setdefault(self._key(at if places is None else places[at]), score)
             if len(found) == self._k:
                 floor = score
-        hits = sorted(((score, key) for key, score in found.items()), key=_best_first)
-        return Ranking(hits[: self._k], all_seen and len(hits) <= self._k)
+        # Negated scores put equal ones in key order; negated again they are the same numbers.
+        ordered = sorted([(-score, key) for key, score in found.items()])
+        hits = [(-score, key) for score, key in ordered[: self._k]]
+        return Ranking(hits, all_seen and len(ordered) <= self._k)
 
-    def _score(self, picked: Numbers | None) -> tuple[Numbers, Floats64]:
+    def _score(self, picked: Numbers | None) -> tuple[list[int] | None, Floats64]:
+        """Where the rows stand, in order, and their scores."""
         if picked is None:
-            scores = [self._rows_scores(pool, pool.rows) for pool in self._pools]
-            return np.arange(self._ends[-1]), np.concatenate(scores)
-        picked = np.sort(picked)
-        cuts = np.searchsorted(picked, self._ends).tolist()
-        scores, start, before = [], 0, 0
-        for pool, cut, end in zip(self._pools, cuts, self._ends, strict=True):
+            return None, self._scorer.scores(self._query, [_picked(pool, pool.rows) for pool in self._pools])
+        picked.sort()
+        places: list[int] = picked.tolist()
+        parts = []
+        start = before = 0
+        for pool, end in zip(self._pools, self._ends, strict=True):
+            cut = bisect_left(places, end, start)
             if cut > start:
-                inside = picked[start:cut] - before
+                inside = picked[start:cut] - before if before else picked[start:cut]
                 rows = inside + pool.rows.start if isinstance(pool.rows, slice) else pool.rows[inside]
-                scores.append(self._rows_scores(pool, rows))
+                parts.append(_picked(pool, rows))
             start, before = cut, end
-        return picked, np.concatenate(scores)
-
-    def _rows_scores(self, pool: Pool, rows: Rows) -> Floats64:
-        return self._scorer.scores(self._query, pool.part.vectors, pool.part.norms, rows)
+        return places, self._scorer.scores(self._query, parts)
 
     def _key(self, place: int) -> bytes:
         at = bisect_right(self._ends, place)
@@ -120,5 +123,5 @@ class _Chosen:
         return pool.part.key(row)
 
 
-def _best_first(hit: tuple[float, bytes]) -> tuple[float, bytes]:
-    return -hit[0], hit[1]
+def _picked(pool: Pool, rows: Rows) -> Picked:
+    return Picked(pool.part.vectors, pool.part.norms, rows)

@@ -7,6 +7,7 @@ depends on that row alone. So a row has one score, whichever path found it.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, NamedTuple
 
@@ -25,6 +26,14 @@ _BLOCK = 1_024
 _faiss: Any = faiss  # its type stubs lack the scanning functions
 _ptr = _faiss.swig_ptr
 _openmp = threading.local()
+
+
+class Picked(NamedTuple):
+    """Rows of one part."""
+
+    vectors: Floats32
+    norms: Floats64
+    rows: Rows
 
 
 class Query(NamedTuple):
@@ -65,13 +74,17 @@ class Scorer:
         self.dims = dims
         self._slack = (dims + 16) * 2.0**-24 * 1.01
 
-    def query(self, vector: Floats32) -> Query:
-        """Prepare a query of ``dims`` finite numbers."""
+    def query(self, vector: Floats32) -> Query | None:
+        """Prepare a query of ``dims`` numbers; ``None`` when not all of them are finite."""
         exact = vector.astype(np.float64)
-        norm = float(norms_of(vector[None])[0])
+        # The same sum as of a row. In float64 no finite float32 overflows it, and nothing hides in it.
+        norm = math.sqrt(np.add.reduce(exact * exact))
+        if not math.isfinite(norm):
+            return None
+        norm = norm or math.inf
         scan = vector if self.metric != "cosine" else (exact / norm).astype(np.float32)
-        tame = norm == np.inf or TAME_LOW <= norm <= TAME_HIGH
-        return Query(exact, np.ascontiguousarray(scan), norm, tame)
+        tame = norm == math.inf or TAME_LOW <= norm <= TAME_HIGH
+        return Query(exact, scan, norm, tame)
 
     def bounds(self, query: Query, vectors: Floats32, norms: Floats64, rows: Rows) -> Floats64:
         """An upper bound of each row's score, by a float32 scan without the GIL; rows must be tame."""
@@ -99,17 +112,23 @@ class Scorer:
         highest = 0.0 - np.sqrt(np.maximum(least, 0.0, dtype=np.float64))
         return highest
 
-    def scores(self, query: Query, vectors: Floats32, norms: Floats64, rows: Rows) -> Floats64:
-        """The score of each row."""
-        if isinstance(rows, slice):
-            rows = np.arange(rows.start, rows.stop) if rows.stop - rows.start > _BLOCK else rows
-        if isinstance(rows, slice) or len(rows) <= _BLOCK:
-            return self._scores(query, vectors[rows], norms[rows])
-        blocks = [rows[at : at + _BLOCK] for at in range(0, len(rows), _BLOCK)]
-        return np.concatenate([self._scores(query, vectors[block], norms[block]) for block in blocks])
+    def scores(self, query: Query, picked: list[Picked]) -> Floats64:
+        """The score of each row, in the order given."""
+        pieces = [piece for part in picked for piece in _pieces(part)]
+        if sum(map(_size, pieces)) <= _BLOCK:
+            return self._scores(query, pieces)
+        return np.concatenate([self._scores(query, [piece]) for piece in pieces])
 
-    def _scores(self, query: Query, vectors: Floats32, norms: Floats64) -> Floats64:
-        wide = vectors.astype(np.float64)
+    def _scores(self, query: Query, pieces: list[Picked]) -> Floats64:
+        size = sum(map(_size, pieces))
+        wide: Floats64 = np.empty((size, self.dims))
+        lengths: Floats64 = np.empty(size)
+        start = 0
+        for piece in pieces:
+            end = start + _size(piece)
+            wide[start:end] = piece.vectors[piece.rows]
+            lengths[start:end] = piece.norms[piece.rows]
+            start = end
         if self.metric == "l2":
             wide -= query.exact
             np.multiply(wide, wide, out=wide)
@@ -120,4 +139,26 @@ class Scorer:
             return np.negative(np.sqrt(sums, out=sums), out=sums) + 0.0
         if self.metric == "inner_product":
             return sums + 0.0
-        return np.clip(sums / (norms * query.norm), -1.0, 1.0) + 0.0
+        lengths *= query.norm
+        sums /= lengths
+        return np.minimum(np.maximum(sums, -1.0, out=sums), 1.0, out=sums) + 0.0
+
+
+def _size(picked: Picked) -> int:
+    rows = picked.rows
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def _pieces(picked: Picked) -> list[Picked]:
+    """The same rows, a limited number at a time."""
+    size = _size(picked)
+    if size <= _BLOCK:
+        return [picked]
+    rows = picked.rows
+    if isinstance(rows, slice):
+        cuts: list[Rows] = [
+            slice(at, min(at + _BLOCK, rows.stop)) for at in range(rows.start, rows.stop, _BLOCK)
+        ]
+    else:
+        cuts = [rows[at : at + _BLOCK] for at in range(0, size, _BLOCK)]
+    return [picked._replace(rows=cut) for cut in cuts]

@@ -138,6 +138,11 @@ class Segment:
     def __len__(self) -> int:
         return self._rows
 
+    @property
+    def all_alive(self) -> bool:
+        """Rows of a segment were born before any state that has it."""
+        return not self.dead
+
     def key(self, row: int) -> bytes:
         """The key of the item that the row belongs to."""
         return self._mapped[self._places[row] : self._places[row + 1]]

@@ -58,7 +58,9 @@ class State:
         found = [(part, part.find(prefix)) for part in self._parts]
         if only is not None:
             found = self._narrow(found, prefix, only)
-        wide = only is None and not exact and sum(count(rows) for _, rows in found) > self._wide
+        total = sum([count(rows) for _, rows in found])
+        k = min(k, total)
+        wide = only is None and not exact and total > self._wide
         pools: list[Pool] = []
         proposed = False
         for part, rows in found:
@@ -93,11 +95,14 @@ class State:
                 f"a query vector has the shape {vector.shape}, the index has {self._scorer.dims} dimensions; "
                 "use the model that the index was made with"
             )
-        if not np.isfinite(vector).all():
+        prepared = self._scorer.query(vector)
+        if prepared is None:
             raise InvalidEmbedding("a query vector holds NaN or infinite numbers; check the embedder")
-        return self._scorer.query(vector)
+        return prepared
 
     def _pool(self, part: Part, rows: Rows) -> Pool:
+        if part.all_alive or not count(rows):
+            return Pool(part, rows)
         seen = part.visible(rows, self.offset)
         if seen.all():
             return Pool(part, rows)

@@ -214,6 +214,17 @@ def test_reads_of_the_latest_state_say_that_it_cannot_be_known(pausable: Broker,
     assert within(10, lambda: answers(store))
 
 
+def test_status_says_that_the_broker_does_not_answer(pausable: Broker, new_place: NewPlace) -> None:
+    store = new_place(pausable, connect_timeout=1).open()
+    store.put(("u",), "k", {"n": 1})
+    with paused(pausable), took(0, 1 + SLACK):
+        status = store.status()
+    assert str(status.trouble).startswith("LogUnavailable: ") and pausable.address in str(status.trouble)
+    assert (status.end, status.lag, status.applied, status.memories) == (None, None, "1", 1)
+    assert within(10, lambda: store.status().trouble is None)
+    assert store.status().end == "1"
+
+
 def answers(store: EventStore) -> bool:
     try:
         return store.get(("u",), "k") is not None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
 from datetime import UTC, datetime
 
+from langgraph.store.base import PutOp
+
 from eventstore import Position, acting_as
-from tests.kafka.kit import Place
+from eventstore.feed import Change
+from tests.kafka.kit import Place, within
 from tests.past.replay import answers
 from tests.past.test_as_of import PLACES, act
 from tests.scenarios.kit import TinyEmbedder, index_of
@@ -58,6 +62,33 @@ def test_the_feed_follows_another_view(place: Place) -> None:
     # Between partitions the order is the reader's own; what is missing after a position is not.
     rest = one.changes(start=seen[19].position, follow=False)
     assert {each.event_id for each in rest} == {each.event_id for each in seen[20:]}
+
+
+def test_a_feed_whose_time_is_up_holds_no_thread_and_goes_on_later(place: Place) -> None:
+    store = place.open()
+    store.put(("u",), "k", {"n": 0})
+    feed, other = store.changes(timeout=0.2), store.changes(timeout=0.2)
+
+    async def rest() -> list[Change]:
+        return [change async for change in other]
+
+    assert [change.value for change in feed] == [{"n": 0}] == [change.value for change in asyncio.run(rest())]
+    for number in range(1, 4):
+        # One is the store's own.
+        assert within(3, lambda: readers() == 1), threading.enumerate()
+        store.put((f"u{number}",), "k", {"n": number})
+        store.batch([PutOp((f"b{user}",), "k", {"n": number}) for user in range(4)])
+        assert sorted(change.namespace for change in feed) == [
+            *((f"b{user}",) for user in range(4)),
+            (f"u{number}",),
+        ]
+        assert len(asyncio.run(rest())) == 5
+    resumed = store.changes(start=feed.position, timeout=0.2)
+    assert list(resumed) == []
+
+
+def readers() -> int:
+    return sum(thread.name.endswith("eventstore-reader") for thread in threading.enumerate())
 
 
 def test_a_run_is_undone(place: Place) -> None:

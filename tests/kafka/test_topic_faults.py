@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from pathlib import Path
 
 import pytest
 from kafka.admin import NewPartitions
 from langgraph.store.base import PutOp
+from typer.testing import CliRunner
 
 from eventstore import EventStore
 from eventstore.errors import (
@@ -19,6 +21,8 @@ from eventstore.errors import (
     UndecodableEvent,
 )
 from eventstore.keys import encode_item
+from projector.cli.projector import app as projector
+from projector.standing import standing
 from tests.kafka.broker import Broker
 from tests.kafka.kit import (
     NewPlace,
@@ -60,6 +64,30 @@ def test_deleted_while_open(kafka_broker: Broker, new_place: NewPlace) -> None:
     with pytest.raises(LogMismatch):
         store.put(("u",), "k", {"n": 1})
     assert len(keys_in(store, "u")) == 5
+
+
+def test_status_of_a_topic_that_is_gone_says_so(
+    kafka_broker: Broker, new_place: NewPlace, tmp_path: Path
+) -> None:
+    """Of the store that has it open, and from outside; looking does not make the topic."""
+    place = new_place(kafka_broker, **WATCHED)
+    store = place.open()
+    fill(store, 5)
+    place.delete()
+    assert "was deleted while it was open" in stops(store)
+    status = store.status()
+    assert "was deleted while it was open" in str(status.trouble)
+    assert (status.end, status.lag, status.applied, status.memories) == (None, None, "5", 5)
+    views = place.folder / f"{place.topic}-views"
+    for _ in range(2):
+        found = standing(place.url, views=views)
+        assert "there is no topic at" in str(found.problem) and found.end is None
+        (view,) = found.views
+        assert (view.position, view.memories, view.lag, view.problem) == ("5", 5, None, None)
+    done = CliRunner().invoke(projector, ["status", place.url, "--views", str(views)])
+    assert done.exit_code == 2 and str(views) in done.stdout and "there is no topic" in done.output
+    with pytest.raises(InvalidConfig, match="there is no topic"):
+        standing(place.url, views=tmp_path / "none")
 
 
 def test_made_anew_while_open(kafka_broker: Broker, new_place: NewPlace) -> None:

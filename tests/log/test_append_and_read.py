@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventstore.errors import InvalidConfig, InvalidInput, LimitExceeded, StoreClosed
-from eventstore.log import EmbeddedLog, Record, StoredRecord
+from eventstore.log import EmbeddedLog, Record, StoredRecord, embedded
 from tests.log import layout
 from tests.log.children import keys, put, run
 from tests.log.conftest import OpenLog
@@ -315,3 +315,37 @@ def test_random_batches_equal_a_list(steps: list[str | list[list[Record]]], star
         log.close()
     assert plain(records) == model[start:]
     assert [record.offset for record in records] == list(range(start, len(model)))
+
+
+def test_on_written_runs_before_the_record_is_durable(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    told: list[object] = []
+    sync = embedded.sync_data
+
+    def synced(fd: int) -> None:
+        told.append("synced")
+        sync(fd)
+
+    monkeypatch.setattr(embedded, "sync_data", synced)
+    batches = [log.prepare([Record(b"k%d" % at, b"v", ()) for at in range(2)]), log.prepare([])]
+    returned = log.append(batches, lambda got: told.append(got), lambda got: told.append(got))
+    first, between, last = told
+    assert (between, log.end()) == ("synced", 2)
+    assert first is last and first == returned
+    told.clear()
+    log.append([], None, lambda got: told.append(got))
+    assert told == []
+
+
+def test_an_append_broken_off_before_it_was_durable_is_found_by_the_next(open_log: OpenLog) -> None:
+    log = open_log()
+
+    def fail(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log.append([log.prepare([Record(b"k", b"v", ())])], None, fail)
+    put(log, "next")
+    assert keys(log) == ["k", "next"]

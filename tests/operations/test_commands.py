@@ -114,6 +114,9 @@ def test_exit_codes_tell_clean_drift_and_error_apart(run: Run, open_store: OpenS
     assert damaged.code == 2
     assert damaged.err.startswith("LogDamaged: ")
     assert segment.name in damaged.err
+    shown = run(projector_main, "status", folder)
+    assert (shown.code, str(folder / "views" / "0") in shown.out) == (2, True)
+    assert shown.err.startswith("LogDamaged: ") and segment.name in shown.err
     for command in ("status", "verify", "rebuild"):
         missing = run(projector_main, command, tmp_path / "nothing")
         assert (missing.code, missing.out) == (2, "")

@@ -13,7 +13,7 @@ import pytest
 
 from eventstore import EventStore
 from eventstore.errors import InvalidConfig, ViewError
-from projector import runner
+from projector import folding
 from projector.digests import digest
 from projector.integrity import verify
 from projector.snapshot import start_from, take, take_at
@@ -43,13 +43,13 @@ def test_a_store_starts_from_a_snapshot_and_catches_up(
     found = start_from(tmp_path / "s", tmp_path / "store")
     assert found == made
     applied = []
-    fold = runner.fold
+    fold = folding.fold
 
     def counted(*arguments: object) -> object:
         applied.append(1)
         return fold(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner, "fold", counted)
+    monkeypatch.setattr(folding, "fold", counted)
     with reopened(tmp_path) as again:
         assert len(applied) == at.behind(end)
         monkeypatch.undo()

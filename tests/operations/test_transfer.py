@@ -17,7 +17,7 @@ from langgraph.store.sqlite import SqliteStore
 from eventstore import EventStore
 from eventstore.errors import InvalidConfig, InvalidInput, InvalidType
 from projector.digests import digest
-from projector.transfer import export, import_, loading, migrate, migrating, open_source
+from projector.transfer import export, import_, listing, loading, migrate, open_source
 from tests.conftest import OpenStore
 from tests.operations.samples import fill, sample
 from tests.scenarios.kit import TinyEmbedder, index_of, ranked
@@ -239,7 +239,7 @@ def in_a_block() -> Iterator[InMemoryStore]:
 
 
 def test_migrate_from_a_store_in_memory(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrating, "PAGE", 7)
+    monkeypatch.setattr(listing, "PAGE", 7)
     source = in_memory()
     embedder = TinyEmbedder()
     store = open_store(index=index_of(embedder))

@@ -250,6 +250,33 @@ def test_the_moment_of_a_position_is_that_of_the_event_before_it(open_store: Ope
     assert microseconds(newest.at, "at") == round(newest.at.timestamp() * 1_000_000)
 
 
+def test_the_moment_of_a_position_is_asked_of_the_log_once(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all partitions together: each look at a topic is a connection."""
+    store = open_store(ttl={"omit_expired": True})
+    positions = [store.position]
+    for number in range(6):
+        store.put((f"u{number}",), "k", {}, ttl=1000)
+        store.batch([PutOp((f"u{user}",), "b", {}) for user in range(number)])
+        positions.append(Position.of(store.status().applied))
+    records = records_of(store)
+    log, looks = runtime_of(store).log, []
+
+    def chunks(*arguments: Any, **options: Any) -> Any:
+        looks.append(arguments)
+        return type(log).chunks(log, *arguments, **options)
+
+    monkeypatch.setattr(log, "chunks", chunks)
+    for position in positions:
+        for _ in range(3):
+            before = [each.appended_us for each in records if each.offset < position[each.partition]]
+            assert microseconds(store.as_of(position).at, "at") == max(before, default=0)
+            assert store.as_of(position).search((), filter={"n": 1}) == []
+            assert store.diff(position, position).added == []
+    assert len(looks) <= len(positions) - 1
+
+
 # ---------------------------------------------------------------------- read-only
 
 

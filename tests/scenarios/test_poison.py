@@ -216,6 +216,29 @@ def test_reads_of_a_memory_that_lacks_an_event_say_so_once(
     assert warnings_in(caplog).count("partition 0, offset 2") == 1
 
 
+def test_the_past_of_a_memory_that_lacks_an_event_says_so_from_there_on(
+    open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the event it lacks nothing; behind the first of two it lacks one."""
+    store = open_store(config=QUARANTINE)
+    store.put(("a",), "k", {"n": 0})
+    store.put(("a",), "other", {"n": 0})
+    _poisoned(tmp_path / "store")
+    _poisoned(tmp_path / "store")
+    store.put(("a",), "own", {"n": 0})
+    for position in (1, 2):
+        assert store.as_of(position).get(("a",), "k") is not None
+        assert store.as_of(position).search(("a",))
+    assert store.as_of(5).get(("a",), "other") is not None
+    assert "set aside" not in warnings_in(caplog)
+    for position in (3, 4, 6):
+        then = store.as_of(position)
+        item = then.get(("a",), "k")
+        assert item is not None and item.value == {"n": 0}
+        assert "k" in {found.key for found in then.search(("a",))}
+    assert warnings_in(caplog).count("a memory is read that lacks an event") == 1
+
+
 def test_a_stopped_view_goes_on_under_the_other_policy_and_says_so_when_that_is_taken_back(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -324,8 +347,9 @@ def test_a_reader_of_another_process_s_view_knows_what_is_set_aside(
     attached.put(("a",), "own", {"n": 3})
     assert keys_of(attached) == keys_of(keeper) == {"later", "own"}
     assert _aside(attached) == _aside(keeper) == [(0, "k")]
-    assert attached.get(("a",), "k") is None
+    assert attached.as_of(3).get(("a",), "k") is None
     assert "partition 0, offset 0" in warnings_in(caplog)
+    assert attached.get(("a",), "k") is None
 
 
 def _command(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eventstore.errors import InvalidEmbedding
 from projector.vectors import Limits, Metric, VectorChange
-from projector.vectors.scoring import Scorer, norms_of
+from projector.vectors.scoring import Picked, Scorer, norms_of
 from tests.vectors.oracle import TINY, Fed, clustered, fed
 
 METRICS: list[Metric] = ["cosine", "l2", "inner_product"]
@@ -161,13 +161,15 @@ def test_scores_do_not_depend_on_neighbouring_rows() -> None:
         for metric in METRICS:
             scorer = Scorer(metric, dims)
             query = scorer.query(vectors[0])
-            together = scorer.scores(query, vectors, norms, slice(0, 64))
+            assert query is not None and query.norm == norms[0]
+            together = scorer.scores(query, [Picked(vectors, norms, slice(0, 64))])
             for row in range(64):
                 assert norms[row] == norms_of(vectors[row : row + 1])[0]
                 for low in {row, max(0, row - 5), 0}:
-                    part = scorer.scores(query, vectors, norms, slice(low, row + 1))
+                    part = scorer.scores(query, [Picked(vectors, norms, slice(low, row + 1))])
                     assert part[-1] == together[row]
-                assert scorer.scores(query, vectors, norms, np.array([5, row, 9]))[1] == together[row]
+                    pair = [Picked(vectors, norms, slice(0, 3)), Picked(vectors, norms, np.array([5, row]))]
+                    assert scorer.scores(query, pair)[-1] == together[row]
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -182,9 +184,32 @@ def test_bounds_hold(metric: Metric) -> None:
         scorer = Scorer(metric, dims)
         for number in range(20):
             query = scorer.query(vectors[number])
+            assert query is not None
             for rows in (slice(0, 500), np.arange(0, 500, 3)):
                 bounds = scorer.bounds(query, vectors, norms, rows)
-                assert (bounds >= scorer.scores(query, vectors, norms, rows)).all()
+                assert (bounds >= scorer.scores(query, [Picked(vectors, norms, rows)])).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_many_rows_are_scored_in_pieces_in_the_order_given(metric: Metric) -> None:
+    vectors = np.random.default_rng(7).standard_normal((2_500, 5)).astype(np.float32)
+    norms = norms_of(vectors)
+    scorer = Scorer(metric, 5)
+    query = scorer.query(vectors[0])
+    assert query is not None
+    order = np.random.default_rng(8).permutation(2_500)
+    whole = scorer.scores(query, [Picked(vectors, norms, slice(0, 2_500))])
+    parts = [Picked(vectors, norms, slice(0, 7)), Picked(vectors, norms, order)]
+    assert np.array_equal(scorer.scores(query, parts), np.concatenate([whole[:7], whole[order]]))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_query_that_is_not_finite_is_told_from_a_huge_one(number: float) -> None:
+    scorer = Scorer("cosine", 3)
+    assert scorer.query(np.array([1.0, number, 0.0], np.float32)) is None
+    assert scorer.query(np.full(3, 3e38, np.float32)) is not None
+    zero = scorer.query(np.zeros(3, np.float32))
+    assert zero is not None and zero.norm == np.inf
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -239,3 +264,14 @@ def test_wrong_vectors_are_refused_and_change_nothing(tmp_path: Path) -> None:
             with pytest.raises(InvalidEmbedding):
                 made.ranked(query)
         assert made.ranked([1, 0, 0, 0]) == [(1.0, b"a")]
+
+
+def test_asking_for_more_than_there_is_gives_all(tmp_path: Path) -> None:
+    rng = np.random.default_rng(12)
+    with fed(tmp_path, 8) as made:
+        for number, row in enumerate(clustered(rng, 200, 8, 4)):
+            made.put(b"%03d" % number, row)
+        assert made.index.settle(20)
+        assert made.index.stats().graphs > 0
+        query = rng.standard_normal(8)
+        assert made.ranked(query, k=2**62) == made.expected(query, k=200)

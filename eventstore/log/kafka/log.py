@@ -15,7 +15,7 @@ from typing import Final
 
 from eventstore.connection import KafkaPlace, where
 from eventstore.errors import EventStoreError, LogMismatch, StoreClosed
-from eventstore.log.base import Chunk, OnDurable, Record, StoredRecord
+from eventstore.log.base import Chunk, OnDurable, OnWritten, Record, StoredRecord
 from eventstore.log.kafka.appender import Appender, KafkaBatch
 from eventstore.log.kafka.client import warn_of_slow_checksums
 from eventstore.log.kafka.questions import Questions
@@ -85,12 +85,15 @@ class KafkaLog:
         return self._appender.prepare(records)
 
     def append(
-        self, batches: Sequence[KafkaBatch], on_durable: OnDurable | None = None
+        self,
+        batches: Sequence[KafkaBatch],
+        on_durable: OnDurable | None = None,
+        on_written: OnWritten | None = None,
     ) -> list[list[StoredRecord] | EventStoreError]:
         """Append batches; each has its own result, ``OutcomeUnknown`` and ``LimitExceeded`` among them.
 
         Raises ``LogUnavailable`` when nothing was appended, ``LogMismatch`` once the topic is not the
-        one that was opened. ``on_durable`` has no use here: other readers may see a record before
+        one that was opened. Neither callback has a use here: other readers may see a record before
         its writer is told.
         """
         self._check()
@@ -166,6 +169,10 @@ class KafkaLog:
     def open_cache(self) -> KafkaLog:
         """The log of cache entries: the topic with ``.cache`` behind its name, made when missing."""
         return KafkaLog(self._place.model_copy(update={"topic": f"{self._place.topic}.cache"}), KEPT_A_DAY)
+
+    def open_checkpoints(self) -> KafkaLog:
+        """The log of checkpoints: the topic with ``.checkpoints`` behind its name, made when missing."""
+        return KafkaLog(self._place.model_copy(update={"topic": f"{self._place.topic}.checkpoints"}))
 
     def position_at(self, time_us: int) -> Position:
         """The position after the last record appended at or before a time. Raises ``LogUnavailable``."""

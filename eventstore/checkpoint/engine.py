@@ -1,0 +1,212 @@
+"""What all savers on one log share in a process: the log and its view, values in memory, keys.
+
+A saver is a thin face on this; its shallow copies, which LangGraph makes, are the same saver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from eventstore.checkpoint import composing
+from eventstore.checkpoint.composing import Base, Composed
+from eventstore.checkpoint.configs import Target
+from eventstore.checkpoint.contents import Contents, Missing
+from eventstore.checkpoint.entrances import Entrances
+from eventstore.checkpoint.events import Delete, Event, Where, encode
+from eventstore.checkpoint.reading import Reading
+from eventstore.checkpoint.sealing import Seal, ThreadKeys
+from eventstore.checkpoint.views import CheckpointRuntime
+from eventstore.errors import CheckpointSealed, StoreClosed, ViewBehind
+from eventstore.log.base import Batch
+from eventstore.views import Runtime, Written
+
+_ATTEMPTS: Final = 5
+"""How often a write is composed anew because a prune or delete came between."""
+
+Compose = Callable[[bool], Composed]
+"""Makes the events of a write; told whether they must name nothing that was before."""
+
+
+class Engine:
+    """Safe for threads and event loops."""
+
+    def __init__(
+        self,
+        runtime: CheckpointRuntime,
+        memories: Runtime,
+        keys: ThreadKeys | None,
+        consistency: str | None,
+        on_close: Callable[[], None],
+    ) -> None:
+        """Takes over one use of ``runtime``; ``on_close`` is called once, behind its release."""
+        self.runtime = runtime
+        self._memories = memories
+        self._keys = keys
+        self._asks = consistency in (None, "latest")
+        self._on_close = on_close
+        self._closing = threading.Lock()
+        self._closed = False
+        self.contents = Contents(lambda: runtime.checkpoints)
+        self.entrances = Entrances()
+        self.reading = Reading(lambda: runtime.checkpoints, self.contents, self._opening)
+
+    # ------------------------------------------------------------------ life cycle
+
+    def check(self) -> None:
+        """Raise ``StoreClosed`` or ``StoreForked`` where this cannot be used."""
+        self.runtime.check()
+        if self._closed:
+            raise StoreClosed("the saver is closed; open it again to use it")
+
+    def close(self) -> None:
+        """Give up log and view. Idempotent."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self.runtime.release()
+        self._on_close()
+
+    # ------------------------------------------------------------------ reading
+
+    def refresh(self, wanted: Target | None = None) -> None:
+        """Bring the view to the log's end, unless one checkpoint is wanted and there.
+
+        Whoever resumes a thread must see what the last process saved; a checkpoint never changes but
+        for its writes, which whoever resumes it has asked for by its thread.
+        """
+        self.check()
+        if not self._asks:
+            return
+        one = None if wanted is None or self.runtime.log.end_is_local else wanted
+        if one is not None and one.checkpoint is not None and self.reading.find(one) is not None:
+            return
+        if self.runtime.stopped is not None:
+            raise self.runtime.stopped
+        self.runtime.catch_up()
+
+    # ------------------------------------------------------------------ writing
+
+    def put(
+        self,
+        at: Where,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+        serde: SerializerProtocol,
+    ) -> Compose:
+        """How a checkpoint is composed; all about it that can be said before is."""
+        self.check()
+        memories = self._seen()
+        seal = self.closing_seal(at.thread)
+
+        def compose(whole: bool) -> Composed:
+            base = None if parent is None else self._base(at._replace(id=parent), serde)
+            return composing.put(
+                at, parent, base, checkpoint, metadata, new_versions, memories, serde, self.contents, seal,
+                whole=whole,
+            )  # fmt: skip
+
+        return compose
+
+    def writes(
+        self, at: Where, task: str, path: str, given: Sequence[tuple[str, Any]], serde: SerializerProtocol
+    ) -> Compose:
+        """How writes of a task are composed."""
+        self.check()
+        seal = self.closing_seal(at.thread)
+        return lambda whole: composing.writes(at, task, path, given, serde, self.contents, seal, whole=whole)
+
+    def write(self, thread: str, compose: Compose) -> None:
+        """Compose and append; returns when it is durable and visible. Raises ``LogError``, ``ViewError``."""
+        for attempt in range(_ATTEMPTS):
+            composed, batch = self._prepared(compose, attempt > 0)
+            if self._counts(thread, composed, self.runtime.write(batch)):
+                return
+        raise _overtaken(thread)
+
+    async def awrite(self, thread: str, compose: Compose) -> None:
+        """:meth:`write` without blocking the event loop."""
+        for attempt in range(_ATTEMPTS):
+            composed, batch = await asyncio.to_thread(self._prepared, compose, attempt > 0)
+            if self._counts(thread, composed, await self.runtime.awrite(batch)):
+                return
+        raise _overtaken(thread)
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Append events that always count."""
+        self.check()
+        self.runtime.write(self.runtime.prepare([encode(event) for event in events]))
+
+    def delete(self, thread: str) -> None:
+        """Remove a thread and destroy its key, if it has one."""
+        self.refresh()
+        if self.runtime.checkpoints.has_thread(thread):
+            self.append([Delete(Where(thread))])
+        if self._keys is not None:
+            self._keys.destroy(thread)
+
+    def wait_for_writes(self, thread: str) -> None:
+        """Return when the writes of a thread that entered until now are in the log, or failed."""
+        concurrent.futures.wait(self.entrances.before(thread))
+
+    async def await_writes(self, thread: str) -> None:
+        """:meth:`wait_for_writes` for coroutines."""
+        pending = self.entrances.before(thread)
+        if pending:
+            await asyncio.wait([asyncio.wrap_future(each) for each in pending])
+
+    def closing_seal(self, thread: str) -> Seal:
+        """What a thread's events are sealed with; its key is made if it has none."""
+        return Seal() if self._keys is None else Seal(self._keys.make(thread))
+
+    # ------------------------------------------------------------------ inside
+
+    def _prepared(self, compose: Compose, whole: bool) -> tuple[Composed, Batch]:
+        composed = compose(whole)
+        return composed, self.runtime.prepare([encode(event) for event in composed.events])
+
+    def _counts(self, thread: str, composed: Composed, written: Written) -> bool:
+        if any(outcome.reason == "rejected" for outcome in written.outcomes.values()):
+            return False
+        for value in composed.splits:
+            self.contents.keep(thread, value)
+        return True
+
+    def _base(self, at: Where, serde: SerializerProtocol) -> Base | None:
+        row = self.runtime.checkpoints.row(at)
+        if row is None:
+            return None
+        try:
+            return Base(row, self.reading.body(row, serde)["channel_versions"])
+        except Missing:
+            return None
+
+    def _seen(self) -> str:
+        """The position of memories that whoever puts a checkpoint now can have read up to."""
+        memories = self._memories
+        return str(memories.log.high_water_mark() if memories.log.end_is_local else memories.applied)
+
+    def _opening(self, thread: str, sealed: bool) -> Seal:
+        if not sealed:
+            return Seal()
+        key = None if self._keys is None else self._keys.get(thread)
+        if key is None:
+            raise CheckpointSealed(
+                f"thread {thread!r} is sealed and its key is not here: open the saver with keys=..., or "
+                "accept that the key was destroyed and the thread with it"
+            )
+        return Seal(key)
+
+
+def _overtaken(thread: str) -> ViewBehind:
+    return ViewBehind(
+        f"thread {thread!r} is being pruned or deleted again and again while this is written; try again"
+    )

@@ -1,0 +1,106 @@
+"""Acts on whole threads: thinning out, removing what runs did, copying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from eventstore.checkpoint import composing
+from eventstore.checkpoint.composing import Composed
+from eventstore.checkpoint.contents import Earlier
+from eventstore.checkpoint.engine import Engine
+from eventstore.checkpoint.events import Described, Drop, Event, Packed, Put, Where, Write, Writes
+from eventstore.checkpoint.threads import Kept, thinned, without
+
+__all__ = ["Kept", "copy_thread", "delete_for_runs", "thin_out"]
+
+
+def thin_out(
+    engine: Engine, thread: str, kept: Kept, serde: SerializerProtocol, *, dry_run: bool = False
+) -> Drop | None:
+    """Thin a thread out; what goes, ``None`` for nothing. With ``dry_run`` it is only said."""
+    engine.refresh()
+    rows = engine.runtime.checkpoints.of_thread(thread)
+    drop = thinned(thread, rows, kept, lambda row: engine.reading.metadata(row, serde))
+    if drop is not None and not dry_run:
+        engine.append([drop])
+    return drop
+
+
+def delete_for_runs(engine: Engine, runs: Iterable[str], serde: SerializerProtocol) -> None:
+    """Remove the checkpoints that runs put; an event for each thread that has some."""
+    engine.refresh()
+    view = engine.runtime.checkpoints
+    by_thread: dict[str, set[Where]] = {}
+    for run in runs:
+        for at in view.run(run):
+            by_thread.setdefault(at.thread, set()).add(at)
+    for thread, going in by_thread.items():
+        drop = without(thread, view.of_thread(thread), going, lambda row: engine.reading.metadata(row, serde))
+        if drop is not None:
+            engine.append([drop])
+
+
+def copy_thread(engine: Engine, source: str, to: str, serde: SerializerProtocol) -> None:
+    """Copy a thread, all at once: its checkpoints, hidden ones too, with their values and writes."""
+    engine.refresh()
+    if source != to and engine.runtime.checkpoints.of_thread(source):
+        engine.write(to, lambda whole: _copied(engine, source, to, serde, whole))
+
+
+def _copied(engine: Engine, source: str, to: str, serde: SerializerProtocol, whole: bool) -> Composed:
+    view, contents, reading = engine.runtime.checkpoints, engine.contents, engine.reading
+    seal = engine.closing_seal(to)
+    description = contents.describe(to, seal, whole=whole)
+    latest: dict[tuple[str, str], Earlier] = {}
+    events: list[Put | Writes] = []
+
+    def value(packed: Packed, at: Where, channel: str) -> Described:
+        made, split = description.described(packed, latest.get((at.namespace, channel)))
+        if split is not None:
+            latest[at.namespace, channel] = Earlier(split.name(), split.digests, split)
+        return made
+
+    rows = sorted(view.of_thread(source), key=lambda row: row.event)
+    for row in rows:
+        at = row.at._replace(thread=to)
+        body, metadata = (
+            reading.packed(row, row.body, b"body"),
+            reading.packed(row, row.metadata, b"metadata"),
+        )
+        values = tuple(
+            (channel, value(reading.packed(row, stored), at, channel))
+            for channel, stored in row.values.items()
+        )
+        events.append(
+            Put(
+                at,
+                row.parent,
+                None,
+                composing.field(description, seal, body, at, b"body"),
+                composing.field(description, seal, metadata, at, b"metadata"),
+                (),
+                values,
+                (),
+                _run_of(serde.loads_typed(metadata)),
+                row.memories,
+                seal.closes,
+            )
+        )
+        by_task: dict[tuple[str, str], list[Write]] = {}
+        for write in view.writes(row.at):
+            made = value(reading.packed(row, write.value), at, "")
+            by_task.setdefault((write.task, write.path), []).append(Write(write.number, write.channel, made))
+        events += [
+            Writes(at, task, path, tuple(writes), (), seal.closes) for (task, path), writes in by_task.items()
+        ]
+    hidden = tuple((row.at.namespace, row.at.id) for row in rows if row.hidden)
+    after: list[Event] = [Drop(Where(to), (), hidden)] if hidden else []
+    return Composed([*composing.behind_their_parts(events, description), *after], description.splits)
+
+
+def _run_of(metadata: Any) -> str | None:
+    run = metadata.get("run_id") if isinstance(metadata, dict) else None
+    return None if run is None else str(run)

@@ -1,0 +1,182 @@
+"""Checkpoints as LangGraph wants them: whole tuples, listings, and the history of delta channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory
+from langgraph.checkpoint.base import PendingWrite as Pending
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from eventstore.checkpoint.configs import Target, config_of
+from eventstore.checkpoint.contents import Contents, Missing
+from eventstore.checkpoint.events import Packed, Where
+from eventstore.checkpoint.sealing import Seal
+from eventstore.checkpoint.shrinking import grow
+from eventstore.checkpoint.views import CheckpointView, Row, Stored, WriteRow
+from eventstore.errors import ViewDamaged
+
+PAGE: Final = 64
+_ATTEMPTS: Final = 3
+
+Filter = Mapping[str, Any]
+
+
+class Reading:
+    """Reads one view. ``seal`` gives what a thread's bytes are opened with. Safe for threads."""
+
+    def __init__(
+        self,
+        view: Callable[[], CheckpointView],
+        contents: Contents,
+        seal: Callable[[str, bool], Seal],
+    ) -> None:
+        self._view = view
+        self._contents = contents
+        self._seal = seal
+
+    def find(self, wanted: Target) -> Row | None:
+        """The row of a checkpoint, or of the newest one of its namespace, that is not hidden."""
+        namespace = wanted.namespace or ""
+        view = self._view()
+        if wanted.checkpoint is not None:
+            row = view.row(Where(wanted.thread, namespace, wanted.checkpoint))
+            return None if row is None or row.hidden else row
+        newest = view.page(wanted.thread, namespace, None, 1)
+        return view.row(newest[0]) if newest else None
+
+    def get(self, wanted: Target, serde: SerializerProtocol) -> CheckpointTuple | None:
+        """A checkpoint, or the newest one. Raises ``CheckpointSealed``, ``ViewDamaged``."""
+        for _ in range(_ATTEMPTS):
+            row = self.find(wanted)
+            if row is None:
+                return None
+            try:
+                return self._tuple(row, serde)
+            except Missing:
+                continue  # a prune or delete came between
+        raise _damaged(wanted.thread)
+
+    def list(
+        self,
+        wanted: Target | None,
+        filter: Filter | None,
+        before: str | None,
+        limit: int | None,
+        serde: SerializerProtocol,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest id first; nothing is held while the caller pauses."""
+        left = limit
+        for at in self._places(wanted, before, PAGE if limit is None or filter else min(limit, PAGE)):
+            if left is not None and left <= 0:
+                return
+            found = self._filtered(at, filter, serde)
+            if found is not None:
+                yield found
+                left = None if left is None else left - 1
+
+    def history(
+        self, wanted: Target, channels: Sequence[str], serde: SerializerProtocol
+    ) -> dict[str, DeltaChannelHistory]:
+        """What ancestors wrote to delta channels, oldest first, back to a stored value, if there is one."""
+        row = self.find(wanted)
+        collected: dict[str, list[Pending]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        open_channels = set(channels)
+        seen: set[str] = set()
+        while row is not None and row.parent is not None and open_channels and row.parent not in seen:
+            seen.add(row.at.id)
+            row = self._view().row(row.at._replace(id=row.parent))
+            if row is None:
+                break
+            for write in reversed(self._view().writes(row.at)):
+                if write.channel in open_channels:
+                    collected[write.channel].append(self._pending(row, write, serde))
+            for channel in list(open_channels):
+                if channel in row.values:
+                    seeds[channel] = serde.loads_typed(self.packed(row, row.values[channel]))
+                    open_channels.discard(channel)
+        return {channel: _channel_history(collected[channel], channel, seeds) for channel in channels}
+
+    def packed(self, row: Row, stored: Stored, what: bytes = b"") -> Packed:
+        """The bytes of a row's value, or of the field ``what`` of the row. Raises :class:`Missing`."""
+        if isinstance(stored, Packed):
+            if not what:
+                return stored
+            return grow(self._seal(row.at.thread, row.sealed).open(stored, row.at, what))
+        return self._contents.read(row.at.thread, stored, lambda: self._seal(row.at.thread, True))
+
+    def body(self, row: Row, serde: SerializerProtocol) -> dict[str, Any]:
+        """A checkpoint without its channels' values. Raises :class:`Missing`."""
+        return {**serde.loads_typed(self.packed(row, row.body, b"body")), "id": row.at.id}
+
+    def metadata(self, row: Row, serde: SerializerProtocol) -> CheckpointMetadata:
+        """Of a checkpoint. Raises :class:`Missing`."""
+        return cast(CheckpointMetadata, serde.loads_typed(self.packed(row, row.metadata, b"metadata")))
+
+    # ------------------------------------------------------------------ inside
+
+    def _places(self, wanted: Target | None, before: str | None, size: int) -> Iterator[Where]:
+        if wanted is not None and wanted.checkpoint is not None:
+            places = [Where(wanted.thread, wanted.namespace or "", wanted.checkpoint)]
+            if wanted.namespace is None:
+                rows = self._view().of_thread(wanted.thread)
+                places = [row.at for row in rows if row.at.id == wanted.checkpoint]
+            yield from (at for at in places if before is None or at.id < before)
+            return
+        thread, namespace = (None, None) if wanted is None else (wanted.thread, wanted.namespace)
+        below: Where | str | None = before
+        while page := self._view().page(thread, namespace, below, size):
+            yield from page
+            below = page[-1]
+            size = PAGE
+
+    def _filtered(
+        self, at: Where, filter: Filter | None, serde: SerializerProtocol
+    ) -> CheckpointTuple | None:
+        for _ in range(_ATTEMPTS):
+            row = self._view().row(at)
+            if row is None or row.hidden:
+                return None
+            try:
+                if filter:
+                    metadata: Mapping[str, Any] = self.metadata(row, serde)
+                    if any(metadata.get(name) != value for name, value in filter.items()):
+                        return None
+                return self._tuple(row, serde)
+            except Missing:
+                continue
+        raise _damaged(at.thread)
+
+    def _tuple(self, row: Row, serde: SerializerProtocol) -> CheckpointTuple:
+        body = self.body(row, serde)
+        body["channel_values"] = {
+            channel: serde.loads_typed(self.packed(row, value)) for channel, value in row.values.items()
+        }
+        return CheckpointTuple(
+            config_of(row.at),
+            cast(Checkpoint, body),
+            self.metadata(row, serde),
+            None if row.parent is None else config_of(row.at._replace(id=row.parent)),
+            [self._pending(row, write, serde) for write in self._view().writes(row.at)],
+        )
+
+    def _pending(self, row: Row, write: WriteRow, serde: SerializerProtocol) -> Pending:
+        return (write.task, write.channel, serde.loads_typed(self.packed(row, write.value)))
+
+
+def _channel_history(
+    newest_first: list[Pending], channel: str, seeds: Mapping[str, Any]
+) -> DeltaChannelHistory:
+    found: DeltaChannelHistory = {"writes": newest_first[::-1]}
+    if channel in seeds:
+        found["seed"] = seeds[channel]
+    return found
+
+
+def _damaged(thread: str) -> ViewDamaged:
+    return ViewDamaged(
+        f"part of a checkpoint of thread {thread!r} is missing from the view. The log is intact; open the "
+        "saver again and the view is rebuilt from it"
+    )

@@ -1,0 +1,144 @@
+"""What savers may ask of a materialized view of checkpoints, whatever it is made of.
+
+``projector`` implements these protocols. Rows are what the fold made of events; the bytes in them
+are as they were written, sealed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from eventstore.checkpoint.events import Packed, Where
+from eventstore.errors import EventStoreError
+from eventstore.log.base import Batch, Log, Record
+from eventstore.log.position import Position
+from eventstore.views import Written
+
+Stored = Packed | bytes
+"""A small value itself, or the digest that names a larger one."""
+
+
+class Row(NamedTuple):
+    """One checkpoint."""
+
+    at: Where
+    parent: str | None
+    event: tuple[int, int]
+    """Partition and offset of the event it was put by."""
+    appended_us: int
+    hidden: bool
+    """Whether it was dropped, and only its writes stay for later checkpoints."""
+    sealed: bool
+    body: Stored
+    metadata: Stored
+    run: str | None
+    memories: str | None
+    values: Mapping[str, Stored]
+    """By channel."""
+
+
+class WriteRow(NamedTuple):
+    """One pending write."""
+
+    task: str
+    number: int
+    path: str
+    channel: str
+    value: Stored
+
+
+class Manifest(NamedTuple):
+    """Of what parts a value consists."""
+
+    tag: str
+    head: bytes
+    sealed: bool
+    digests: tuple[bytes, ...]
+
+
+class ThreadRow(NamedTuple):
+    """A thread that has checkpoints. Times are µs since the epoch (UTC), by the log's clock."""
+
+    thread: str
+    created_us: int
+    updated_us: int
+    checkpoints: int
+
+
+class CheckpointView(Protocol):
+    """The checkpoints of one log, as this process sees them. Every answer is whole in itself."""
+
+    def row(self, at: Where) -> Row | None:
+        """A checkpoint, hidden or not."""
+
+    def page(
+        self, thread: str | None, namespace: str | None, below: Where | str | None, limit: int
+    ) -> Sequence[Where]:
+        """Up to so many checkpoints, newest id first; of one thread, and of one namespace of it, if given.
+
+        ``below`` is the last one of the page before, or an id that all have to be below.
+        """
+
+    def writes(self, at: Where) -> list[WriteRow]:
+        """Pending writes in their order: by path, task and index."""
+
+    def manifest(self, thread: str, value: bytes) -> Manifest | None:
+        """How a value is made, by its digest."""
+
+    def parts(self, thread: str, digests: Sequence[bytes]) -> list[bytes | None]:
+        """Parts by their digests."""
+
+    def has_part(self, thread: str, digest: bytes) -> bool:
+        """Whether a part is there to be named."""
+
+    def run(self, run: str) -> Sequence[Where]:
+        """The checkpoints that a run put."""
+
+    def of_thread(self, thread: str) -> Sequence[Row]:
+        """Every checkpoint of a thread, hidden ones too, by namespace and id."""
+
+    def has_thread(self, thread: str) -> bool:
+        """Whether anything of a thread is there, be it writes without their checkpoint."""
+
+    def threads(self) -> Sequence[ThreadRow]:
+        """Threads in order of their ids."""
+
+    def size(self, thread: str) -> int:
+        """Bytes that a thread's values take."""
+
+
+class CheckpointRuntime(Protocol):
+    """Log, projector and view of the checkpoints that belong to a store; shared by its savers."""
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def checkpoints(self) -> CheckpointView: ...
+
+    @property
+    def applied(self) -> Position:
+        """Everything before it is visible."""
+
+    @property
+    def stopped(self) -> EventStoreError | None:
+        """What stopped the projection, if it stopped."""
+
+    def check(self) -> None:
+        """Raise what makes the runtime unusable."""
+
+    def prepare(self, records: Sequence[Record]) -> Batch:
+        """Encode a batch in the caller's thread."""
+
+    def write(self, batch: Batch) -> Written:
+        """Append a batch and return when the view shows it."""
+
+    async def awrite(self, batch: Batch) -> Written:
+        """The same without blocking the event loop."""
+
+    def catch_up(self) -> None:
+        """Apply what the log holds beyond the view."""
+
+    def release(self) -> None:
+        """Give up one use; the last one closes log and view."""
