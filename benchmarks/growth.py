@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks import growing
-from benchmarks.growing import Figures, Pair, Shape
+from benchmarks.growing import WORK, Figures, Pair, Shape
 from benchmarks.report import amount
 from benchmarks.run import machine
 
@@ -36,7 +36,12 @@ T = TypeVar("T")
 
 TIMES: Final = 2.0
 """How many times slower a call may become."""
-FLAT: Final = ("get", "put", "list ten newest", "semantic, a user of 40", "list_namespaces of a user")
+FLAT: Final = tuple(
+    f"{name}{WORK}"
+    for name in ("get", "put", "list ten newest", "semantic, a user of 40", "list_namespaces of a user")
+)
+"""Held against the goal by their work: sizes are measured one after the other, and the machine does
+other things meanwhile."""
 AT_MOST: Final = {
     "open and first get": 2.0,
     "open and first semantic": 2.0,
@@ -126,7 +131,7 @@ def tables(found: Growth, updates: int, deleted: int) -> list[Table]:
             f"≤ {_shown(name, AT_MOST[name])}" if name in AT_MOST else f"≤ {TIMES:g}x" if name in FLAT else ""
         )
         sizes.add_row(
-            name, *(_shown(name, value) for value in values), f"{times:.2f}x" if name in FLAT else "", goal
+            name, *(_shown(name, value) for value in values), f"{times:.2f}x" if times else "", goal
         )
     made = [sizes]
     for title, first, last, pairs in (

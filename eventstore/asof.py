@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from eventstore.errors import NoSuchMoment
 from eventstore.history import microseconds
@@ -15,8 +15,9 @@ from eventstore.ttl import now_us
 KEPT_TIMES: Final = 1_000
 FIRST_LOOK: Final = 16
 """How many offsets before a position are looked at first: transactions leave some without a record."""
-When = Position | str | int | datetime
-"""A position, its written form, the offset of a log's only partition, or a time with its zone."""
+When = Position | str | int | datetime | Mapping[str, Any]
+"""A position, its written form, the offset of a log's only partition, a time with its zone, or the
+config of a checkpoint."""
 
 
 class AsOf(NamedTuple):

@@ -19,7 +19,7 @@ from eventstore.codec import encode
 from eventstore.config import StoreConfig
 from eventstore.difference import Diff
 from eventstore.embedding import Embedder
-from eventstore.errors import InvalidInput, InvalidType
+from eventstore.errors import InvalidInput, InvalidType, NoSuchMoment
 from eventstore.events import Provenance
 from eventstore.expiry import Expiry
 from eventstore.feed import Changes
@@ -29,6 +29,7 @@ from eventstore.log.position import Position
 from eventstore.namespaces import check_key, check_namespace
 from eventstore.operations import check_count
 from eventstore.plan import refuse_rejected
+from eventstore.targets import target
 from eventstore.timetravel import PastSight, PastStore
 from eventstore.ttl import now_us
 from eventstore.undo import Revert, RevertConflict, Undone, Verdict
@@ -121,10 +122,12 @@ class Past(ABC):
     def as_of(self, when: When, *, index: Mapping[str, Any] | None = None) -> PastStore:
         """The store as it was: read-only, every answer as it was given then, scores included.
 
-        ``when`` is a position, its written form, an offset of a log with one partition, or a
-        datetime with its zone. Memories that had expired by then are hidden where this store
-        hides them. Ranked search is by the model that was of record then: where that was another
-        than this store's, ``index`` gives its settings, else ranking raises ``IndexMismatch``.
+        ``when`` is a position, its written form, an offset of a log with one partition, a datetime
+        with its zone, or a LangGraph config: the moment when that checkpoint, or the newest of its
+        thread, came to be, if an ``EventSaver`` on the same connection string put it. Memories that
+        had expired by then are hidden where this store hides them. Ranked search is by the model
+        that was of record then: where that was another than this store's, ``index`` gives its
+        settings, else ranking raises ``IndexMismatch``.
         Raises ``NoSuchMoment`` for a moment that the log does not hold.
         """
         then = self._moment(when)
@@ -271,10 +274,21 @@ class Past(ABC):
 
     def _moment(self, when: When) -> AsOf:
         self._check()
-        then = as_of(self._runtime.log, when)
+        then = as_of(self._runtime.log, self._seen_at(when) if isinstance(when, Mapping) else when)
         if not self._runtime.applied.covers(then.position):
             self.wait_for(then.position)
         return then
+
+    def _seen_at(self, config: Mapping[str, Any]) -> Position:
+        wanted = target(config)
+        found = self._runtime.seen_at(wanted)
+        if found is None:
+            named = f"checkpoint {wanted.checkpoint}" if wanted.checkpoint else "a checkpoint"
+            raise NoSuchMoment(
+                f"thread {wanted.thread!r} has not {named} that says what was known; was it put by an "
+                "EventSaver on this connection string, and not pruned or deleted since?"
+            )
+        return found
 
     def _sight(self, then: AsOf) -> PastSight:
         omits = self._expiry.omits

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from eventstore.errors import EventStoreError
 from eventstore.log.base import Batch, Log, Record, StoredRecord
 from eventstore.log.position import Position
+from eventstore.targets import Target
 
 Vector = NDArray[np.float32]
 Metric = Literal["cosine", "l2", "inner_product"]
@@ -263,6 +264,9 @@ class Runtime(Protocol):
 
     def ranks_by(self, ranks: Ranks) -> bool:
         """Whether :meth:`use_vectors` has nothing more to do for these settings."""
+
+    def seen_at(self, wanted: Target) -> Position | None:
+        """Up to where whoever put a checkpoint, or the newest of a thread, can have read memories."""
 
     def release(self) -> None:
         """Give up one use; the last one closes log and view."""

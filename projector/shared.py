@@ -10,14 +10,37 @@ import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from eventstore.commit import Committer
 from eventstore.errors import EventStoreError, StoreClosed, StoreForked
 from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch, Log, Record
+from eventstore.log.position import Position
+from eventstore.targets import Target
 from eventstore.views import Written
 
-OpenBeside = Callable[[], "SharedRuntime"]
+
+class Beside(Protocol):
+    """The runtime of checkpoints, as that of memories sees it."""
+
+    def retain(self) -> bool:
+        """One more use, unless it is closing."""
+
+    def release(self) -> None:
+        """One use less."""
+
+    def close(self) -> None:
+        """See :meth:`SharedRuntime.close`."""
+
+    def forked(self) -> None:
+        """See :meth:`SharedRuntime.forked`."""
+
+    def seen_at(self, wanted: Target) -> Position | None:
+        """See :meth:`eventstore.views.Runtime.seen_at`."""
+
+
+OpenBeside = Callable[[], Beside]
 
 
 class SharedRuntime(ABC):
@@ -27,7 +50,7 @@ class SharedRuntime(ABC):
         """Takes over the log. ``beside`` opens the runtime of the checkpoints that belong to it."""
         self._log = source
         self._open_beside = beside
-        self._beside: SharedRuntime | None = None
+        self._beside: Beside | None = None
         self._opening = threading.Lock()
         self._uses = 1
         self._closed = False
@@ -93,13 +116,20 @@ class SharedRuntime(ABC):
                 return
         self.close()
 
-    def open_checkpoints(self) -> SharedRuntime:
+    def open_checkpoints(self) -> Beside:
         """One more use of the runtime of checkpoints, which ends with this one at the latest."""
         with self._opening:
             self.check()
             if self._beside is None or not self._beside.retain():
                 self._beside = self._open_beside()
             return self._beside
+
+    def seen_at(self, wanted: Target) -> Position | None:
+        beside = self.open_checkpoints()
+        try:
+            return beside.seen_at(wanted)
+        finally:
+            beside.release()
 
     def close(self) -> None:
         """Write what is queued, save the views, release everything. Idempotent."""

@@ -15,15 +15,17 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from eventstore.checkpoint import composing
 from eventstore.checkpoint.composing import Base, Composed
-from eventstore.checkpoint.configs import Target
 from eventstore.checkpoint.contents import Contents, Missing
 from eventstore.checkpoint.entrances import Entrances
 from eventstore.checkpoint.events import Delete, Event, Where, encode
+from eventstore.checkpoint.moments import Moments
 from eventstore.checkpoint.reading import Reading
 from eventstore.checkpoint.sealing import Seal, ThreadKeys
 from eventstore.checkpoint.views import CheckpointRuntime
 from eventstore.errors import CheckpointSealed, StoreClosed, ViewBehind
 from eventstore.log.base import Batch
+from eventstore.log.position import Position
+from eventstore.targets import Target
 from eventstore.views import Runtime, Written
 
 _ATTEMPTS: Final = 5
@@ -54,6 +56,7 @@ class Engine:
         self._closed = False
         self.contents = Contents(lambda: runtime.checkpoints)
         self.entrances = Entrances()
+        self.moments = Moments(self._seen)
         self.reading = Reading(lambda: runtime.checkpoints, self.contents, self._opening)
 
     # ------------------------------------------------------------------ life cycle
@@ -104,7 +107,7 @@ class Engine:
     ) -> Compose:
         """How a checkpoint is composed; all about it that can be said before is."""
         self.check()
-        memories = self._seen()
+        memories = str(self.moments.of(new_versions.values()))
         seal = self.closing_seal(at.thread)
 
         def compose(whole: bool) -> Composed:
@@ -189,10 +192,9 @@ class Engine:
         except Missing:
             return None
 
-    def _seen(self) -> str:
-        """The position of memories that whoever puts a checkpoint now can have read up to."""
+    def _seen(self) -> Position:
         memories = self._memories
-        return str(memories.log.high_water_mark() if memories.log.end_is_local else memories.applied)
+        return memories.log.high_water_mark() if memories.log.end_is_local else memories.applied
 
     def _opening(self, thread: str, sealed: bool) -> Seal:
         if not sealed:

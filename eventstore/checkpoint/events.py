@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgpack
+from langchain_core.runnables import RunnableConfig
 
 from eventstore.errors import InvalidInput, UndecodableEvent
 from eventstore.keys import decode_labels, encode_labels
@@ -163,6 +164,12 @@ def key_of(at: Where) -> bytes:
         return encode_labels((at.thread, at.namespace, at.id) if at.id else (at.thread,))
     except UnicodeEncodeError as error:
         raise InvalidInput(f"a thread, namespace or checkpoint id is not Unicode text: {error}") from None
+
+
+def config_of(at: Where) -> RunnableConfig:
+    """The LangGraph config that names a checkpoint."""
+    named = {"thread_id": at.thread, "checkpoint_ns": at.namespace, "checkpoint_id": at.id}
+    return cast(RunnableConfig, {"configurable": named})
 
 
 def encode(event: Event) -> Record:

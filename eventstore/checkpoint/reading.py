@@ -9,13 +9,13 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph.checkpoint.base import PendingWrite as Pending
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from eventstore.checkpoint.configs import Target, config_of
 from eventstore.checkpoint.contents import Contents, Missing
-from eventstore.checkpoint.events import Packed, Where
+from eventstore.checkpoint.events import Packed, Where, config_of
 from eventstore.checkpoint.sealing import Seal
 from eventstore.checkpoint.shrinking import grow
 from eventstore.checkpoint.views import CheckpointView, Row, Stored, WriteRow
 from eventstore.errors import ViewDamaged
+from eventstore.targets import Target
 
 PAGE: Final = 64
 _ATTEMPTS: Final = 3

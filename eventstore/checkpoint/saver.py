@@ -27,9 +27,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from eventstore.checkpoint import configs, lifecycle
+from eventstore import targets
+from eventstore.checkpoint import lifecycle
 from eventstore.checkpoint.engine import Compose, Engine
-from eventstore.checkpoint.events import Where
+from eventstore.checkpoint.events import Where, config_of
 from eventstore.checkpoint.place import HasCheckpoints
 from eventstore.checkpoint.sealing import ThreadKeys
 from eventstore.config import StoreConfig
@@ -136,7 +137,7 @@ class EventSaver(BaseCheckpointSaver[str]):
 
         Raises ``CheckpointSealed``, and ``LogUnavailable`` where the log's end has to be asked for.
         """
-        wanted = configs.target(config)
+        wanted = targets.target(config)
         self._engine.refresh(wanted)
         return self._engine.reading.get(wanted, self.serde)
 
@@ -157,11 +158,11 @@ class EventSaver(BaseCheckpointSaver[str]):
         ``filter`` holds what metadata must equal; ``None`` there means missing, too. Raises
         ``InvalidInput`` for a negative limit.
         """
-        wanted = None if config is None else configs.target(config)
+        wanted = None if config is None else targets.target(config)
         if limit is not None and limit < 0:
             raise InvalidInput(f"limit is not negative; got {limit}. Leave it out to list everything")
         self._engine.refresh()
-        return self._engine.reading.list(wanted, filter, configs.checkpoint(before), limit, self.serde)
+        return self._engine.reading.list(wanted, filter, targets.checkpoint(before), limit, self.serde)
 
     async def alist(
         self,
@@ -182,7 +183,7 @@ class EventSaver(BaseCheckpointSaver[str]):
         """What a checkpoint's ancestors wrote to delta channels; see ``BaseCheckpointSaver``."""
         if not channels:
             return {}
-        wanted = configs.target(config)
+        wanted = targets.target(config)
         self._engine.refresh(wanted)
         return self._engine.reading.history(wanted, channels, self.serde)
 
@@ -205,7 +206,7 @@ class EventSaver(BaseCheckpointSaver[str]):
         at, compose = self._put(config, checkpoint, metadata, new_versions)
         self._engine.wait_for_writes(at.thread)
         self._engine.write(at.thread, compose)
-        return configs.config_of(at)
+        return config_of(at)
 
     async def aput(
         self,
@@ -218,7 +219,7 @@ class EventSaver(BaseCheckpointSaver[str]):
         at, compose = self._put(config, checkpoint, metadata, new_versions)
         await self._engine.await_writes(at.thread)
         await self._engine.awrite(at.thread, compose)
-        return configs.config_of(at)
+        return config_of(at)
 
     def put_writes(
         self,
@@ -252,7 +253,7 @@ class EventSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with all it has. With ``keys``, its key is destroyed too."""
-        self._engine.delete(configs.thread_id(thread_id))
+        self._engine.delete(targets.thread_id(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """:meth:`delete_thread` for coroutines."""
@@ -268,7 +269,7 @@ class EventSaver(BaseCheckpointSaver[str]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all it has; what the target has stays, but for checkpoints of the same id."""
-        source, to = configs.thread_id(source_thread_id), configs.thread_id(target_thread_id)
+        source, to = targets.thread_id(source_thread_id), targets.thread_id(target_thread_id)
         lifecycle.copy_thread(self._engine, source, to, self.serde)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -282,7 +283,7 @@ class EventSaver(BaseCheckpointSaver[str]):
         """
         if strategy not in _STRATEGIES:
             raise InvalidInput(f"strategy is one of {', '.join(_STRATEGIES)}; got {strategy!r}")
-        for thread in [configs.thread_id(each) for each in thread_ids]:
+        for thread in [targets.thread_id(each) for each in thread_ids]:
             if strategy == "delete":
                 self._engine.delete(thread)
             else:
@@ -304,12 +305,12 @@ class EventSaver(BaseCheckpointSaver[str]):
         if current is not None:
             number = current.partition(".")[0]
             counted = int(number, 10 if len(number) == _LONG_VERSION else 16)
-        return f"{counted + 1:08x}.{random.getrandbits(24):06x}"
+        return self._engine.moments.note(f"{counted + 1:08x}.{random.getrandbits(24):06x}")
 
     # ------------------------------------------------------------------ inside
 
     def _at(self, config: RunnableConfig) -> Where:
-        wanted = configs.target(config)
+        wanted = targets.target(config)
         if wanted.checkpoint is None:
             raise InvalidInput(
                 "the config names no checkpoint that the writes belong to: checkpoint_id is missing"
@@ -323,7 +324,7 @@ class EventSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[Where, Compose]:
-        wanted = configs.target(config)
+        wanted = targets.target(config)
         at = Where(wanted.thread, wanted.namespace or "", checkpoint["id"])
         kept = get_checkpoint_metadata(config, metadata)
         return at, self._engine.put(at, wanted.checkpoint, checkpoint, kept, new_versions, self.serde)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from langchain_core.runnables import RunnableConfig
-
-from eventstore.checkpoint.events import Where
 from eventstore.errors import InvalidInput, InvalidType
 
 
@@ -41,12 +38,6 @@ def checkpoint(config: Mapping[str, Any] | None) -> str | None:
 def thread_id(given: object) -> str:
     """A thread's id as text; LangGraph passes any number on as text, too. Raises ``InvalidType``."""
     return _text(given, "thread_id")
-
-
-def config_of(at: Where) -> RunnableConfig:
-    """The config that names a checkpoint."""
-    named = {"thread_id": at.thread, "checkpoint_ns": at.namespace, "checkpoint_id": at.id}
-    return cast(RunnableConfig, {"configurable": named})
 
 
 def _configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
