@@ -25,15 +25,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import servers
 from benchmarks.measure import threads
 from eventstore import EventStore
 from eventstore.codec import encode
 from eventstore.events import Event, Kind
 from eventstore.keys import encode_item
 from eventstore.log.kafka import stamps
-from tests.kafka.broker import Broker, BrokerUnavailable
-from tests.kafka.docker_broker import DockerBroker
-from tests.kafka.jar_broker import JarBroker
 
 USERS: Final = 50
 PARTITIONS: Final = 6
@@ -114,17 +112,17 @@ class Alone:
 
 
 def measure(
-    servers: str, folder: Path, *, rounds: int, calls: int, seconds: float, records: int
+    address: str, folder: Path, *, rounds: int, calls: int, seconds: float, records: int
 ) -> list[Figure]:
     """All figures of one run against one broker; topics are left behind."""
 
     def at(topic: str) -> str:
-        return f"kafka://{servers}/{topic}?partitions={PARTITIONS}"
+        return f"kafka://{address}/{topic}?partitions={PARTITIONS}"
 
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     EventStore.open(at(f"{topic}-alone"), views=folder / "maker").close()
     figures: list[Figure] = []
-    with contextlib.closing(Alone(servers, f"{topic}-alone")) as alone:
+    with contextlib.closing(Alone(address, f"{topic}-alone")) as alone:
         with EventStore.open(at(topic), views=folder / "puts") as store:
 
             def put(number: int) -> None:
@@ -143,7 +141,7 @@ def measure(
                 figures.append(Figure(f"puts with {writers} threads", "1/s", rates[0], rates[1]))
         full = f"{topic}-full"
         EventStore.open(at(full), views=folder / "maker2").close()
-        with contextlib.closing(Alone(servers, full)) as filler:
+        with contextlib.closing(Alone(address, full)) as filler:
             filler.fill(records)
             began = time.perf_counter()
             with EventStore.open(at(full), views=folder / "fresh") as store:
@@ -177,24 +175,16 @@ def _quantile(times: list[float], share: float) -> float:
 
 
 @contextlib.contextmanager
-def broker(servers: str | None) -> Iterator[tuple[str, str]]:
+def broker(given: str | None) -> Iterator[tuple[str, str]]:
     """Address and name of the broker to use; one that is started ends with the block."""
-    if servers is not None:
-        yield servers, f"the broker at {servers}"
+    if given is not None:
+        yield given, f"the broker at {given}"
         return
-    missing: list[str] = []
-    for kind in (DockerBroker, JarBroker):
-        try:
-            started: Broker = kind().start()
-        except BrokerUnavailable as unavailable:
-            missing.append(str(unavailable))
-            continue
-        try:
+    try:
+        with servers.broker() as started:
             yield started.address, started.name
-        finally:
-            started.close()
-        return
-    sys.exit(f"No Kafka broker: {'; '.join(missing)}. Give one with --servers.")
+    except servers.Unavailable as unavailable:
+        sys.exit(f"No Kafka broker: {unavailable}. Give one with --servers.")
 
 
 def table(figures: list[Figure], name: str) -> Table:
@@ -225,10 +215,10 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
-        broker(chosen.servers) as (servers, name),
+        broker(chosen.servers) as (address, name),
     ):
         figures = measure(
-            servers,
+            address,
             Path(folder),
             rounds=chosen.rounds,
             calls=chosen.calls,

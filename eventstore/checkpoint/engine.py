@@ -82,17 +82,19 @@ class Engine:
         """Bring the view to the log's end, unless one checkpoint is wanted and there.
 
         Whoever resumes a thread must see what the last process saved; a checkpoint never changes but
-        for its writes, which whoever resumes it has asked for by its thread.
+        for its writes, which whoever resumes it has asked for by its thread. Raises what stopped the
+        projection, unless what is wanted is there.
         """
         self.check()
-        if not self._asks:
+        stopped = self.runtime.stopped
+        costly = stopped is not None or not self.runtime.log.end_is_local
+        one = wanted if costly and wanted is not None and wanted.checkpoint is not None else None
+        if one is not None and self.reading.find(one) is not None:
             return
-        one = None if wanted is None or self.runtime.log.end_is_local else wanted
-        if one is not None and one.checkpoint is not None and self.reading.find(one) is not None:
-            return
-        if self.runtime.stopped is not None:
-            raise self.runtime.stopped
-        self.runtime.catch_up()
+        if stopped is not None:
+            raise stopped
+        if self._asks:
+            self.runtime.catch_up()
 
     # ------------------------------------------------------------------ writing
 
