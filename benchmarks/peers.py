@@ -59,8 +59,9 @@ class Contender(ABC):
     def open_async(self) -> AbstractAsyncContextManager[BaseStore]:
         """The store for coroutines, while it is also open for threads."""
 
-    def settle(self) -> None:
-        """What a user does after a large load."""
+    def settle(self) -> bool:
+        """Do what a user does after a large load; whether there is such a thing."""
+        return False
 
     @classmethod
     def cannot_search(cls) -> str | None:
@@ -95,7 +96,7 @@ class Ours(Contender):
 
 
 class OnKafka(Ours):
-    """EventStore on a topic. One broker acknowledges before its disk has it: replicas are what makes it last."""
+    """EventStore on a topic. A broker acknowledges before its disk has a record: replicas make it last."""
 
     name = "kafka"
     title = "EventStore on Kafka"
@@ -228,11 +229,12 @@ class Postgres(Contender):
         async with opened as store:
             yield store
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         # Before its tables are analyzed, PostgreSQL answers from its approximate index where it should not.
         psycopg: Any = importlib.import_module("psycopg")
         with psycopg.connect(self._database, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
+        return True
 
     @property
     def _database(self) -> str:
@@ -263,7 +265,7 @@ class PostgresFlat(Postgres):
 
 
 def _named(directory: Path) -> str:
-    """A name for what a server keeps in place of a folder; all of one run begin alike, see :func:`run_name`."""
+    """A name for what a server keeps in place of a folder; all of one run begin with :func:`run_name`."""
     return f"{run_name(directory.parent.parent)}_{directory.parent.name}_{directory.name}".replace("-", "_")
 
 

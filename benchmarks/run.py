@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if address is not None
         },
     )
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console = Console() if sys.stdout.isatty() else Console(width=110 + 32 * len(given.peers))
     on = machine()
     for name, text in on.items():
         console.print(f"[bold]{name}[/] {text}")

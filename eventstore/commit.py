@@ -35,16 +35,18 @@ class _Ticket:
         self.result: Written | None = None
         self.error: BaseException | None = None
         self.future = future
-        self._done = threading.Lock()
-        self._done.acquire()
+        self._done = threading.Lock() if future is None else None
+        if self._done is not None:
+            self._done.acquire()
 
     def release(self) -> None:
         # Twice does no harm: an interrupt may have fallen into the first time.
-        if self._done.locked():
+        if self._done is not None and self._done.locked():
             self._done.release()
 
     def wait(self) -> Written:
-        self._done.acquire()
+        if self._done is not None:
+            self._done.acquire()
         if self.error is not None:
             raise self.error
         assert self.result is not None
@@ -105,6 +107,11 @@ class Committer:
 
     async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
         """:meth:`write_all` for a coroutine."""
+        if len(batches) == 1:
+            try:
+                return [await self._submit(batches)[0]]
+            except Exception as error:
+                return [error]
         return await asyncio.gather(*self._submit(batches), return_exceptions=True)
 
     def _submit(self, batches: Sequence[Batch]) -> list[asyncio.Future[Written]]:

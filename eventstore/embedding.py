@@ -21,6 +21,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 
 from eventstore.errors import EmbeddingFailed, IndexMismatch, InvalidConfig, InvalidEmbedding, InvalidType
 from eventstore.events import Embedded
+from eventstore.joining import Joined
 from eventstore.views import Metric, Ranks, Signature, Vector
 
 log = logging.getLogger("eventstore.embedding")
@@ -136,6 +137,7 @@ class Embedder:
             raise InvalidConfig(f"index['embed'] cannot be used: {error}") from error
         self._async_only = isinstance(self._model, EmbeddingsLambda) and not hasattr(self._model, "func")
         self.fingerprint = fingerprint(config, self._model)
+        self._joined = Joined(self._adocuments)
 
     def check_same(self, recorded: Signature | None) -> None:
         """Raise ``IndexMismatch`` when the vectors on record are another model's, or of other fields."""
@@ -184,32 +186,34 @@ class Embedder:
             answers = [self._model.embed_query(query) for query in asked]
         except Exception as error:
             raise EmbeddingFailed.wrap(error, "embedding the query failed") from error
-        return self._vectors(wanted, made, asked, answers)
+        return Vectors(
+            self.fingerprint, self.dims, self._by_text(wanted, made), self._by_text(asked, answers)
+        )
 
     async def aembed(self, texts: Sequence[str], queries: Sequence[str]) -> Vectors:
-        """:meth:`embed` for the event loop; a model without async methods runs in a thread."""
-        wanted, asked = _distinct(texts), _distinct(queries)
-        try:
-            made = await self._model.aembed_documents(wanted) if wanted else []
-        except Exception as error:
-            raise EmbeddingFailed.wrap(error, f"embedding {len(wanted)} texts failed") from error
+        """:meth:`embed` for the event loop; a model without async methods runs in a thread.
+
+        Documents of several tasks may go to the model in one call.
+        """
+        asked = _distinct(queries)
+        made = await self._joined.vectors(texts) if texts else {}
         try:
             answers = [await self._model.aembed_query(query) for query in asked]
         except Exception as error:
             raise EmbeddingFailed.wrap(error, "embedding the query failed") from error
-        if len(wanted) <= CHECKED_AT_ONCE:
-            return self._vectors(wanted, made, asked, answers)
-        return await asyncio.to_thread(self._vectors, wanted, made, asked, answers)
+        return Vectors(self.fingerprint, self.dims, made, self._by_text(asked, answers))
 
-    def _vectors(
-        self, wanted: Sequence[str], made: Iterable[Any], asked: Sequence[str], answers: Iterable[Any]
-    ) -> Vectors:
-        return Vectors(
-            self.fingerprint,
-            self.dims,
-            dict(zip(wanted, self._check(made, len(wanted)), strict=True)),
-            dict(zip(asked, self._check(answers, len(asked)), strict=True)),
-        )
+    async def _adocuments(self, wanted: list[str]) -> dict[str, Vector]:
+        try:
+            made = await self._model.aembed_documents(wanted)
+        except Exception as error:
+            raise EmbeddingFailed.wrap(error, f"embedding {len(wanted)} texts failed") from error
+        if len(wanted) <= CHECKED_AT_ONCE:
+            return self._by_text(wanted, made)
+        return await asyncio.to_thread(self._by_text, wanted, made)
+
+    def _by_text(self, texts: Sequence[str], made: Iterable[Any]) -> dict[str, Vector]:
+        return dict(zip(texts, self._check(made, len(texts)), strict=True))
 
     def _check(self, made: Iterable[Any], count: int) -> Sequence[Vector]:
         try:

@@ -7,12 +7,16 @@ that nobody can tell the outcome of. So a commit in the main thread is finished 
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Any, Final
 
-_MAIN: Final = threading.main_thread()
+_MAIN: Final = threading.main_thread().ident
+# What ``signal`` wraps. Its wrappers look every handler up in an enumeration, which takes longer
+# than all else that is done to an event.
+_signal: Final[Any] = importlib.import_module("_signal")
 
 
 class Uninterrupted:
@@ -27,17 +31,16 @@ class Uninterrupted:
     def __enter__(self) -> None:
         self._pressed = False
         self._active = (
-            threading.current_thread() is _MAIN
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            threading.get_ident() == _MAIN and _signal.getsignal(_signal.SIGINT) is signal.default_int_handler
         )
         if self._active:
-            signal.signal(signal.SIGINT, self._note)
+            _signal.signal(_signal.SIGINT, self._note)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._active:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _signal.signal(_signal.SIGINT, signal.default_int_handler)
             if self._pressed:
                 raise KeyboardInterrupt
 

@@ -19,6 +19,7 @@ from eventstore.filters import Filter, compile_filter
 from eventstore.keys import encode_item, encode_namespace
 from eventstore.namespaces import check_key, check_namespace, compile_conditions, literal_prefix
 from eventstore.ttl import check_ttl
+from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.values import encode_value
 
 NO_LIMIT = 2**62
@@ -34,6 +35,9 @@ class Get(NamedTuple):
 
     key: bytes
     refresh: bool
+    namespace: tuple[str, ...]
+    name: str
+    """The key as it was given."""
 
 
 class Search(NamedTuple):
@@ -79,13 +83,14 @@ class Conditional(NamedTuple):
 
 def check(ops: Iterable[Op | Conditional], max_value_bytes: int) -> list[Step]:
     """The batch's steps in order. Raises the first thing wrong with any of them."""
-    return [_step(op, max_value_bytes) for op in ops]
+    return [_step(op, max_value_bytes) for op in in_turns(ops, EVERY_STEPS)]
 
 
 def check_get(op: GetOp) -> Get:
     """A single read, for the path that is taken most."""
-    key = check_key(op.key)
-    return Get(encode_item(check_namespace(op.namespace, empty_ok=True), key), bool(op.refresh_ttl))
+    name = check_key(op.key)
+    namespace = check_namespace(op.namespace, empty_ok=True)
+    return Get(encode_item(namespace, name), bool(op.refresh_ttl), namespace, name)
 
 
 def _step(op: Op | Conditional, max_value_bytes: int) -> Step:

@@ -32,6 +32,7 @@ from eventstore.plan import refuse_rejected
 from eventstore.targets import target
 from eventstore.timetravel import PastSight, PastStore
 from eventstore.ttl import now_us
+from eventstore.turns import beside
 from eventstore.undo import Revert, RevertConflict, Undone, Verdict
 from eventstore.views import Outcome, Runtime, Written
 
@@ -149,7 +150,7 @@ class Past(ABC):
 
     async def adiff(self, before: When, after: When, prefix: tuple[str, ...] = ()) -> Diff:
         """:meth:`diff` for coroutines."""
-        return await asyncio.to_thread(self.diff, before, after, prefix)
+        return await beside(self.diff, before, after, prefix)
 
     def changes(
         self,
@@ -168,7 +169,7 @@ class Past(ABC):
         self._check()
         under = encode_namespace(check_namespace(prefix, empty_ok=True))
         log = self._runtime.log
-        at = Position.start(log.partitions) if start is None else as_of(log, start).position
+        at = Position.start(log.partitions) if start is None else as_of(log, self._named(start)).position
         return Changes(self._runtime, lambda: self._closed, under, at, follow=follow, timeout=timeout)
 
     # ------------------------------------------------------------------ undoing
@@ -274,10 +275,14 @@ class Past(ABC):
 
     def _moment(self, when: When) -> AsOf:
         self._check()
-        then = as_of(self._runtime.log, self._seen_at(when) if isinstance(when, Mapping) else when)
+        then = as_of(self._runtime.log, self._named(when))
         if not self._runtime.applied.covers(then.position):
             self.wait_for(then.position)
         return then
+
+    def _named(self, when: When) -> When:
+        """The moment, of a checkpoint as a position."""
+        return self._seen_at(when) if isinstance(when, Mapping) else when
 
     def _seen_at(self, config: Mapping[str, Any]) -> Position:
         wanted = target(config)

@@ -19,6 +19,7 @@ from eventstore.events import Event, Kind, Provenance, new_id
 from eventstore.keys import decode_item
 from eventstore.log.base import Record
 from eventstore.operations import Conditional, Put, Search, Step, check
+from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.values import decode_value
 from eventstore.views import Written
 
@@ -68,7 +69,7 @@ def records(
 ) -> list[Record]:
     """One record for each memory the batch writes."""
     made = []
-    for put in planned.puts.values():
+    for put in in_turns(planned.puts.values(), EVERY_STEPS):
         embedded = vectors.embedded(planned.texts.get(put.key, ())) if vectors is not None else None
         event = Event(
             kind=Kind.DELETE if put.value is None else Kind.PUT,

@@ -48,6 +48,7 @@ from eventstore.plan import Plan, plan, records, refuse_rejected
 from eventstore.provenance import current
 from eventstore.status import Status, status
 from eventstore.ttl import Touched, check_config
+from eventstore.turns import EVERY_STEPS, beside, in_turns
 from eventstore.views import Runtime, Written
 
 
@@ -187,22 +188,22 @@ class EventStore(Past, BaseStore):
         few = len(ops) <= INLINE_OPS and self._is_current()
         if len(ops) == 1 and isinstance(ops[0], GetOp):
             get = check_get(ops[0])
-            return [self._get(get) if few else await asyncio.to_thread(self._get, get)]
-        planned = self._plan(ops) if few else await asyncio.to_thread(self._plan, ops)
+            return [self._get(get) if few else await beside(self._get, get)]
+        planned = self._plan(ops) if few else await beside(self._plan, ops)
         vectors = None
         if not self._is_indexed(planned):
-            await asyncio.to_thread(self._use_index)
+            await beside(self._use_index)
         if self._embedder is not None and planned.needs_model:
             vectors = await self._embedder.aembed(planned.documents, planned.queries)
         if few and all(map(is_quick, planned.steps)):
             results = self._read(planned, vectors)
         else:
-            results = await asyncio.to_thread(self._read, planned, vectors)
+            results = await beside(self._read, planned, vectors)
         if planned.puts:
             if few:
                 batches, touched = self._prepare(planned, vectors)
             else:
-                batches, touched = await asyncio.to_thread(self._prepare, planned, vectors)
+                batches, touched = await beside(self._prepare, planned, vectors)
             self._written(await self._runtime.awrite_all(batches), touched)
         return results
 
@@ -359,7 +360,7 @@ class EventStore(Past, BaseStore):
     def _get(self, step: Get) -> Item | None:
         self._check()
         self._refresh_view()
-        return item(self._runtime.view.get(step.key), step.refresh, self._expiry)
+        return item(step, self._runtime.view.get(step.key), self._expiry)
 
     def _read(self, planned: Plan, vectors: Vectors | None) -> list[Result]:
         if planned.writes_only:
@@ -369,7 +370,8 @@ class EventStore(Past, BaseStore):
             if self._embedder is not None and planned.queries:
                 # The model may have been changed while the query was embedded.
                 self._embedder.check_same(view.ranked())
-            return [answer(view, step, vectors, self._expiry) for step in planned.steps]
+            steps = in_turns(planned.steps, EVERY_STEPS)
+            return [answer(view, step, vectors, self._expiry) for step in steps]
 
     def _conditional(
         self,

@@ -49,6 +49,10 @@ def _configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _text(given: object, name: str) -> str:
     if isinstance(given, str):
+        try:
+            given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{name} is not Unicode text: {error}") from None
         return given
     if given is None or isinstance(given, (bytes, list, dict, tuple, set)):
         raise InvalidType(f"{name} is a str, not {type(given).__name__}")

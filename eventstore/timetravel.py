@@ -7,7 +7,6 @@ hides it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -23,6 +22,7 @@ from eventstore.keys import decode_item, encode_namespace
 from eventstore.log.position import Position
 from eventstore.operations import NO_LIMIT, Conditional
 from eventstore.plan import Plan, plan
+from eventstore.turns import beside
 from eventstore.views import ReadView, Row, Runtime
 
 
@@ -97,7 +97,7 @@ class PastStore(BaseStore):
         vectors = None
         if self._embedder is not None and planned.needs_model:
             vectors = await self._embedder.aembed((), planned.queries)
-        return await asyncio.to_thread(self._read, planned, vectors)
+        return await beside(self._read, planned, vectors)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._runtime.log.location!r}, {str(self.position)!r})"

@@ -32,7 +32,7 @@ from projector.moment import Moment
 from projector.past import PastMoment
 from projector.projections import items, models, vectors
 from projector.projections.quarantine import Quarantine
-from projector.rocks import get, let_go, translate
+from projector.rocks import Database, get, let_go, translate
 from projector.secondary import Secondary, identity
 from projector.vectors import State, VectorIndex
 
@@ -53,7 +53,7 @@ class Replica:
 
     def __init__(self, folder: Path, cache_bytes: int, scratch: Path) -> None:
         self.folder = folder
-        self.secondary = Secondary(folder / directories.DATA[0], cache_bytes, scratch)
+        self.secondary = Secondary(folder / directories.DATA[0], cache_bytes, scratch, Database)
         self.db = self.secondary.db
         self.readers = 0
         self.vectors: State | None = None

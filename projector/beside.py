@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from eventstore.config import OnUndecodable
 from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.base import Log
 from eventstore.log.position import Position
 from projector import directories
-from projector.runner import Progress, Projector
+from projector.folding import Folding, Folds
+from projector.rocks import Opened
+from projector.runner import Progress, Projected, Projector
 from projector.view import MaterializedView
 
 log = logging.getLogger("projector.beside")
@@ -26,15 +29,39 @@ BULK_RECORDS: Final = 5_000
 """Records of one write batch: nobody waits for a single one of them."""
 
 
-class NewView:
+class View(Projected, Protocol):
+    """What can be made beside another."""
+
+    @property
+    def db(self) -> Opened: ...
+
+    def close(self) -> None:
+        """Release it."""
+
+
+V = TypeVar("V", bound=View)
+
+
+class Beside(Generic[V]):
     """A view that is being made in a folder. The caller holds the right to build there."""
 
     def __init__(
-        self, source: Log, folder: Path, cache_bytes: int, on_undecodable: OnUndecodable = "stop"
+        self,
+        source: Log,
+        folder: Path,
+        cache_bytes: int,
+        on_undecodable: OnUndecodable,
+        kind: Callable[[Path, str, int], V],
+        folding: Callable[[Any, bool], Folds],
     ) -> None:
-        """Open what was begun, if it fits the log, else begin. Raises ``ViewError``."""
+        """Open what was begun, if it fits the log, else begin. Raises ``ViewError``.
+
+        ``kind`` opens a view in a folder, of the log with an id, with so many bytes of cache.
+        """
         self.folder = folder
         self._on_undecodable = on_undecodable
+        self._kind = kind
+        self._folding = folding
         try:
             self._open(source, cache_bytes)
         except (ViewDamaged, LogMismatch) as error:
@@ -47,9 +74,9 @@ class NewView:
     def _open(self, source: Log, cache_bytes: int) -> None:
         if (self.folder / "damaged").exists():
             raise ViewDamaged("it was found damaged")
-        self.view = MaterializedView(self.folder, source.log_id, cache_bytes)
+        self.view = self._kind(self.folder, source.log_id, cache_bytes)
         try:
-            self.projector = Projector(source, self.view, self._on_undecodable)
+            self.projector = Projector(source, self.view, self._on_undecodable, self._folding)
         except BaseException:
             self.view.close()
             raise
@@ -76,3 +103,13 @@ class NewView:
     def close(self) -> None:
         """Close it; it stays on disk. Idempotent."""
         self.view.close()
+
+
+class NewView(Beside[MaterializedView]):
+    """A new view of memories."""
+
+    def __init__(
+        self, source: Log, folder: Path, cache_bytes: int, on_undecodable: OnUndecodable = "stop"
+    ) -> None:
+        """As for every view that is made beside another."""
+        super().__init__(source, folder, cache_bytes, on_undecodable, MaterializedView, Folding)

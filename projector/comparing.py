@@ -7,17 +7,14 @@ where their events stand in the log.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
 import xxhash
-from pydantic import BaseModel, ConfigDict
 
-from eventstore.errors import EventStoreError
 from eventstore.history import moment
 from eventstore.keys import decode_item, decode_namespace
 from eventstore.views import Vector
@@ -25,47 +22,9 @@ from projector.frozen import Frozen, Source, value
 from projector.projections import history, items, models, namespaces, quarantine, recency, vectors
 from projector.projections.vectors import key_of
 from projector.rocks import scan
+from projector.tally import NOTHING, UNREADABLE, Difference, Pairs, Same, Tally, hold, merge
 
-Pairs = Iterator[tuple[bytes, bytes]]
-Same = Callable[[bytes, bytes], bool]
-
-NOTHING: Final = "nothing"
-UNREADABLE: Final = (EventStoreError, ValueError, ArithmeticError, LookupError, struct.error)
-"""What reading a row that no fold wrote may raise."""
 _STAMP: Final = 8
-
-
-class Difference(BaseModel):
-    """One thing that is not as a replay of the log makes it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    family: str
-    namespace: list[str] | None = None
-    key: str | None = None
-    position: str | None = None
-    """Partition and offset of the event it is about, as ``0:42``."""
-    expected: str
-    found: str
-
-
-class Tally:
-    """Rows compared and differences found, by family, and the first of them."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, int] = {}
-        self.differences: dict[str, int] = {}
-        self.first: Difference | None = None
-
-    def seen(self, family: str, rows: int) -> None:
-        """So many rows were compared."""
-        self.rows[family] = self.rows.get(family, 0) + rows
-
-    def differs(self, family: str, difference: Callable[[], Difference]) -> None:
-        """One more difference; it is worked out only if it is the first."""
-        self.differences[family] = self.differences.get(family, 0) + 1
-        if self.first is None:
-            self.first = difference()
 
 
 def compare(expected: Frozen, found: Frozen) -> Tally:
@@ -84,7 +43,7 @@ def compare(expected: Frozen, found: Frozen) -> Tally:
         "quarantined",
         scan(default, quarantine.PREFIX),
         scan(other, quarantine.PREFIX),
-        _same_quarantined,
+        quarantine.same,
     )
     _rows(tally, "writers", scan(default, b"w"), scan(other, b"w"))
     _vectors(tally, expected.families["vectors"], found.families["vectors"])
@@ -121,28 +80,7 @@ def compare_index(tally: Tally, found: Frozen) -> None:
 
 
 def _rows(tally: Tally, family: str, expected: Pairs, found: Pairs, same: Same | None = None) -> None:
-    count = 0
-    for key, want, have in _merge(expected, found):
-        count += want is not None
-        if want == have or (same is not None and want is not None and have is not None and same(want, have)):
-            continue
-        tally.differs(family, partial(_difference, family, key, want, have))
-    tally.seen(family, count)
-
-
-def _merge(expected: Pairs, found: Pairs) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    want, have = next(expected, None), next(found, None)
-    while want is not None or have is not None:
-        if want is not None and have is not None and want[0] == have[0]:
-            yield want[0], want[1], have[1]
-            want, have = next(expected, None), next(found, None)
-        elif have is None or (want is not None and want[0] < have[0]):
-            assert want is not None
-            yield want[0], want[1], None
-            want = next(expected, None)
-        else:
-            yield have[0], None, have[1]
-            have = next(found, None)
+    hold(tally, family, expected, found, _difference, same)
 
 
 def _same_history(found: Frozen) -> Same:
@@ -163,16 +101,9 @@ def _same_history(found: Frozen) -> Same:
     return same
 
 
-def _same_quarantined(want: bytes, have: bytes) -> bool:
-    try:
-        return quarantine.same(want, have)
-    except UNREADABLE:
-        return False
-
-
 def _vectors(tally: Tally, expected: Source, found: Source) -> None:
     # With one partition the sequences are alike, and nothing has to be sorted.
-    if all(want == have for _, want, have in _merge(scan(expected, b""), scan(found, b""))):
+    if all(want == have for _, want, have in merge(scan(expected, b""), scan(found, b""))):
         tally.seen("vectors", sum(1 for _ in scan(expected, b"")))
         return
     _rows(tally, "vectors", _by_place(expected), _by_place(found))

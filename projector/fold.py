@@ -14,6 +14,7 @@ from eventstore.log.base import StoredRecord
 MINUTE_US: Final = 60_000_000
 WRITER_MEMORY_US: Final = 7 * 24 * 60 * MINUTE_US
 """How long, in log time, a silent writer's last sequence is remembered."""
+_new = tuple.__new__  # half the time of calling the class, and this runs once per event
 
 
 class ItemState(NamedTuple):
@@ -68,7 +69,7 @@ def fold(state: ItemState, event: Event, time_us: int) -> Decision:
     if event.expected_version is not None and event.expected_version != (state.version if present else 0):
         return Decision("rejected", state)
     if event.kind in VALUED:
-        return Decision("applied", _put(state, event, time_us, present))
+        return _new(Decision, ("applied", _put(state, event, time_us, present)))
     if not state.live:
         return Decision("void", state)
     if event.kind is Kind.DELETE:
@@ -100,14 +101,17 @@ def _is_present(state: ItemState, event: Event, time_us: int) -> bool:
 def _put(state: ItemState, event: Event, time_us: int, present: bool) -> ItemState:
     updated = max(time_us, state.updated_us + 1)
     ttl_us = 0 if event.ttl is None else max(1, round(event.ttl * MINUTE_US))
-    return ItemState(
-        True,
-        state.version + 1,
-        state.created_us if present else updated,
-        updated,
-        updated + ttl_us if ttl_us else 0,
-        ttl_us,
-        0 if event.embedded is None else len(event.embedded.paths),
+    return _new(
+        ItemState,
+        (
+            True,
+            state.version + 1,
+            state.created_us if present else updated,
+            updated,
+            updated + ttl_us if ttl_us else 0,
+            ttl_us,
+            0 if event.embedded is None else len(event.embedded.paths),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rocksdict import Rdict, Snapshot
 
@@ -20,9 +20,9 @@ from eventstore.log.position import Position
 from eventstore.views import Signature
 from projector import directories
 from projector.indexing import indexed
-from projector.meta import FORMAT
-from projector.rocks import FAMILIES, check
-from projector.secondary import Secondary
+from projector.meta import FORMAT, POSITION
+from projector.rocks import FAMILIES, Database, check, check_files
+from projector.secondary import D, Open, Secondary
 from projector.vectors import State
 from projector.vectors.saved import saved_state
 from projector.view import MaterializedView
@@ -45,6 +45,19 @@ class Frozen(NamedTuple):
     """The FAISS index at that moment, or as it was last saved; ``None`` when there is none."""
     ranked: Signature | None
     """What it is an index of."""
+
+
+class Standing(Protocol):
+    """Where a view stands, whatever it is of."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def position(self) -> Position | None: ...
+
+    @property
+    def log_id(self) -> str: ...
 
 
 def value(source: Rdict | Snapshot, key: bytes) -> bytes | None:
@@ -76,21 +89,31 @@ def of_directory(home: Path) -> Iterator[Frozen]:
 @contextmanager
 def of_folder(folder: Path) -> Iterator[Frozen]:
     """The view whose files are in a folder. Raises ``ViewDamaged``."""
+    # Read first, so that it never holds more than the rows do.
+    saved = saved_state(folder / directories.DATA[1])
+    with database(folder, Database) as db:
+        sources: dict[str, Source] = {name: getattr(db, name) for name in ("default", *FAMILIES)}
+        index, owner = saved or (None, None)
+        try:
+            yield _frozen(folder, sources, index, None if owner is None else indexed(owner))
+        finally:
+            sources.clear()
+
+
+@contextmanager
+def database(folder: Path, kind: Open[D]) -> Iterator[D]:
+    """The database of the view whose files are in a folder, standing still. Raises ``ViewDamaged``."""
     if (folder / "damaged").exists():
         raise ViewDamaged(f"the view in {folder} was found damaged; it is rebuilt at the next open")
     if not (folder / directories.DATA[0] / "CURRENT").is_file():
         raise ViewDamaged(f"there is no view in {folder}; it is built at the next open")
-    # Read first, so that it never holds more than the rows do.
-    saved = saved_state(folder / directories.DATA[1])
     scratch = Path(tempfile.mkdtemp(prefix="eventstore-reading-"))
     try:
-        opened = Secondary(folder / directories.DATA[0], CACHE_BYTES, scratch)
+        check_files(folder / directories.DATA[0], scratch)
+        opened = Secondary(folder / directories.DATA[0], CACHE_BYTES, scratch, kind)
         try:
-            sources: dict[str, Source] = {name: getattr(opened.db, name) for name in ("default", *FAMILIES)}
-            index, owner = saved or (None, None)
-            yield _frozen(folder, sources, index, None if owner is None else indexed(owner))
+            yield opened.db
         finally:
-            sources.clear()
             opened.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -99,17 +122,21 @@ def of_folder(folder: Path) -> Iterator[Frozen]:
 def _frozen(
     directory: Path, sources: dict[str, Source], index: State | None, ranked: Signature | None
 ) -> Frozen:
-    form = value(sources["default"], b"m:format")
-    if form is not None and form != FORMAT:
-        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {FORMAT!r}")
-    at = value(sources["default"], b"m:position")
-    log_id = value(sources["default"], b"m:log") or b""
-    return Frozen(
-        directory, sources, None if at is None else Position.of(at.decode()), log_id.decode(), index, ranked
-    )
+    log_id, position = made_from(directory, sources["default"], FORMAT)
+    return Frozen(directory, sources, position, log_id, index, ranked)
 
 
-def check_belongs(found: Frozen, log_id: str, end: Position) -> None:
+def made_from(directory: Path, source: Source, form_read: bytes) -> tuple[str, Position | None]:
+    """The id of the log that a view was made from, and where it stands. Raises ``ViewDamaged``."""
+    form = value(source, b"m:format")
+    if form is not None and form != form_read:
+        raise ViewDamaged(f"the view in {directory} has format {form!r}, this release reads {form_read!r}")
+    at = value(source, POSITION)
+    log_id = value(source, b"m:log") or b""
+    return log_id.decode(), None if at is None else Position.of(at.decode())
+
+
+def check_belongs(found: Standing, log_id: str, end: Position) -> None:
     """Raise ``LogMismatch`` for a view of another log, or of more of this log than exists."""
     if found.log_id not in ("", log_id):
         raise LogMismatch(

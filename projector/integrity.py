@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from eventstore import EventStore
+from eventstore.checkpoint.place import FOLDER, find_beside
 from eventstore.config import StoreConfig
 from eventstore.connection import parse
 from eventstore.errors import LogDamaged, LogMismatch, ViewError
@@ -23,16 +26,48 @@ from eventstore.log.base import Log
 from eventstore.log.position import Position
 from projector import directories
 from projector.beside import NewView
-from projector.comparing import Difference, Tally, compare, compare_index
-from projector.frozen import Frozen, check_belongs, of_directory, of_view
+from projector.checkpoints import comparing as checkpoints
+from projector.checkpoints import frozen as frozen_checkpoints
+from projector.checkpoints.beside import NewCheckpoints
+from projector.comparing import compare, compare_index
+from projector.frozen import Frozen, Standing, check_belongs, of_directory, of_view
 from projector.places import open_log, require, views_of
 from projector.progress import Bar
+from projector.runner import Progress
 from projector.runtime import OpenRuntime, runtime_of
+from projector.tally import Difference, Tally
 
 log = logging.getLogger("projector.integrity")
 
 LOOKS: Final = 2
 """How often another process's view is looked at before a difference in it is believed."""
+
+
+class Replay(Protocol):
+    """A view that is made from the log, to be compared with."""
+
+    @property
+    def position(self) -> Position: ...
+
+    def advance(self, limit: Position, progress: Progress) -> None:
+        """Apply the log up to a position. Raises ``LogDamaged``."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+R = TypeVar("R", bound=Replay)
+F = TypeVar("F", bound=Standing)
+
+
+class Subject(NamedTuple, Generic[R, F]):
+    """What is verified: views of memories, or of checkpoints."""
+
+    of_directory: Callable[[Path], AbstractContextManager[F]]
+    """The view in a view directory, standing still."""
+    replay: Callable[[Log, Path, int], R]
+    """A new one, in a folder and with so many bytes of cache."""
+    compare: Callable[[R, F], Tally]
 
 
 class Report(BaseModel):
@@ -74,7 +109,7 @@ def verify(store: EventStore | OpenRuntime) -> Report:
     runtime = store if isinstance(store, OpenRuntime) else runtime_of(store)
     runtime.check()
     view = runtime.materialized
-    with view.read(), _Check(runtime.log, runtime.directory.parent, runtime.config) as check:
+    with view.read(), _Check(MEMORIES, runtime.log, runtime.directory.parent, runtime.config) as check:
         check.compare(runtime.directory, of_view(view))
         return check.reports()[0]
 
@@ -82,8 +117,9 @@ def verify(store: EventStore | OpenRuntime) -> Report:
 def verify_at(conn_string: str | Path, *, views: str | Path | None = None) -> list[Report]:
     """Verify a log and all views kept for it here, those of other processes too.
 
-    A log without views gives one report. Raises ``InvalidConfig`` where there is no store, and
-    ``LogDamaged`` where the log cannot even be opened.
+    Then the log of its checkpoints and their views, if there are any. A log without views gives one
+    report. Raises ``InvalidConfig`` where there is no store, and ``LogDamaged`` where a log cannot
+    even be opened.
     """
     config = StoreConfig()
     place = parse(conn_string)
@@ -91,18 +127,30 @@ def verify_at(conn_string: str | Path, *, views: str | Path | None = None) -> li
     at = views_of(place, views)
     source = open_log(place, config)
     try:
-        with _Check(source, at, config) as check:
-            for home in directories.numbered(at):
-                check.look(home)
-            return check.reports()
+        found = _all(MEMORIES, source, at, config)
+        beside = find_beside(source, config.segment_bytes)
     finally:
         source.close()
+    if beside is None:
+        return found
+    try:
+        return found + _all(CHECKPOINTS, beside, at / FOLDER, config)
+    finally:
+        beside.close()
 
 
-class _Check:
+def _all(subject: Subject[R, F], source: Log, views: Path, config: StoreConfig) -> list[Report]:
+    with _Check(subject, source, views, config) as check:
+        for home in directories.numbered(views):
+            check.look(home)
+        return check.reports()
+
+
+class _Check(Generic[R, F]):
     """One verification: a replay that goes on from view to view, and then to the log's end."""
 
-    def __init__(self, source: Log, views: Path, config: StoreConfig) -> None:
+    def __init__(self, subject: Subject[R, F], source: Log, views: Path, config: StoreConfig) -> None:
+        self._subject = subject
         self._log = source
         self._views = views
         self._config = config
@@ -111,7 +159,7 @@ class _Check:
         self._furthest = Position.start(source.partitions)
         self._damage: str | None = None
         self._scratch = ExitStack()
-        self._replay: NewView | None = None
+        self._replay: R | None = None
         self._found: list[Report] = []
 
     def __enter__(self) -> Self:
@@ -127,7 +175,7 @@ class _Check:
         """
         for attempt in range(LOOKS):
             try:
-                with of_directory(home) as frozen:
+                with self._subject.of_directory(home) as frozen:
                     self.compare(home, frozen)
             except ViewError as error:
                 self._note(home, None, _unusable(str(error)))
@@ -135,7 +183,7 @@ class _Check:
                 return
             self._found.pop()
 
-    def compare(self, home: Path, frozen: Frozen) -> None:
+    def compare(self, home: Path, frozen: F) -> None:
         """Compare one view with a replay to where it stands."""
         try:
             check_belongs(frozen, self._log.log_id, self._log.high_water_mark())
@@ -149,9 +197,7 @@ class _Check:
             self._damage = str(error)
             self._note(home, position, Tally())
             return
-        tally = compare(of_view(replayed.view), frozen)
-        compare_index(tally, frozen)
-        self._note(home, position, tally)
+        self._note(home, position, self._subject.compare(replayed, frozen))
 
     def reports(self) -> list[Report]:
         """What was found, once the rest of the log is read; about the log alone where there is no view."""
@@ -161,15 +207,14 @@ class _Check:
         same = {"records": records, "damage": self._damage, "seconds": time.monotonic() - self._started}
         return [report.model_copy(update=same) for report in found]
 
-    def _replay_to(self, position: Position) -> NewView:
+    def _replay_to(self, position: Position) -> R:
         made = self._replay
         if made is not None and not position.covers(made.position):
             self._drop()
             made = None
         if made is None:
             folder = self._scratch.enter_context(directories.scratch(self._views))
-            # One replay serves views of both policies: one that stopped stands in front of what is set aside.
-            made = self._replay = NewView(self._log, folder, self._config.cache_bytes, "quarantine")
+            made = self._replay = self._subject.replay(self._log, folder, self._config.cache_bytes)
         first = made.position
         with Bar("replaying the log", log) as bar:
             made.advance(position, lambda at, end: bar.update(first.behind(at), first.behind(end)))
@@ -216,3 +261,18 @@ def _unusable(why: str) -> Tally:
     tally = Tally()
     tally.differs("view", lambda: Difference(family="view", expected="a view of this log", found=why))
     return tally
+
+
+def _compared(replayed: NewView, frozen: Frozen) -> Tally:
+    tally = compare(of_view(replayed.view), frozen)
+    compare_index(tally, frozen)
+    return tally
+
+
+# One replay serves views of both policies: one that stopped stands in front of what is set aside.
+MEMORIES: Final = Subject(of_directory, partial(NewView, on_undecodable="quarantine"), _compared)
+CHECKPOINTS: Final = Subject(
+    frozen_checkpoints.of_directory,
+    partial(NewCheckpoints, on_undecodable="quarantine"),
+    checkpoints.compare,
+)

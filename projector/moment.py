@@ -10,6 +10,7 @@ from typing import Final
 
 from rocksdict import Rdict, Snapshot
 
+from eventstore.turns import EVERY_ROWS, in_turns
 from eventstore.views import (
     HistoryRow,
     NamespaceCount,
@@ -68,7 +69,7 @@ class Moment:
         return namespaces.count(self._namespaces, prefix)
 
     def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
-        return namespaces.listing(self._namespaces, prefix, max_depth)
+        return in_turns(namespaces.listing(self._namespaces, prefix, max_depth), EVERY_ROWS)
 
     def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
         return items.expired(self._default, until_us)

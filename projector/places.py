@@ -44,6 +44,13 @@ def require(place: Place) -> None:
         raise InvalidConfig(f"there is no store in {folder_of(place)}; give the folder that was opened")
 
 
+def as_it_is(place: Place) -> Place:
+    """The place for one who only looks: a topic that is not there is not made."""
+    if isinstance(place, FolderPlace):
+        return place
+    return place.model_copy(update={"options": place.options.model_copy(update={"create": False})})
+
+
 def open_log(place: Place, config: StoreConfig) -> Log:
     """The log of a place. Raises ``InvalidConfig`` where it cannot be made, or lacks its client."""
     if isinstance(place, FolderPlace):

@@ -11,21 +11,24 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from eventstore import EventStore
-from eventstore.config import StoreConfig
+from eventstore.checkpoint.place import FOLDER, find_beside
+from eventstore.config import OnUndecodable, StoreConfig
 from eventstore.connection import parse
 from eventstore.errors import IndexMismatch, InvalidInput
 from eventstore.log.base import Log
 from eventstore.log.position import Position
 from eventstore.status import LISTED, QuarantinedEvent
 from projector import directories
-from projector.beside import NewView
+from projector.beside import Beside, NewView
+from projector.checkpoints.beside import NewCheckpoints
 from projector.lease import Lease
 from projector.places import open_log, require, views_of
 from projector.progress import Bar
@@ -38,6 +41,10 @@ log = logging.getLogger("projector.rebuild")
 TAKEN_SECONDS: Final = 30.0
 """How long a command waits for the process that has the view to take over the new one."""
 LOOK_SECONDS: Final = 0.05
+
+B = TypeVar("B", bound=Beside[Any])
+Make = Callable[[Log, Path, int, OnUndecodable], B]
+"""Opens or begins a new view of a log, in a folder and with so many bytes of cache."""
 
 
 class Rebuilt(BaseModel):
@@ -80,7 +87,7 @@ def rebuild(store: EventStore | OpenRuntime, *, stop: threading.Event | None = N
     with directories.alone(home):
         directories.withdraw(home)
         started = time.monotonic()
-        made = _begin(runtime.log, home, runtime.config)
+        made = _begin(runtime.log, home, runtime.config, NewView)
         exchanged = False
         try:
             _advance(made, runtime.applied, stop)
@@ -103,10 +110,11 @@ def rebuild_at(
     wait: float = TAKEN_SECONDS,
     quarantine: bool = False,
 ) -> list[Rebuilt]:
-    """Rebuild the views kept for a store, or only the one in directory ``number``.
+    """Rebuild the views kept for a store and for its checkpoints, or only that in directory ``number``.
 
     A directory that no process has gets its new view at once. Where one has it, that process
-    takes the new view over when it is ready; this waits ``wait`` seconds for it. With
+    takes the new view over when it is ready; this waits ``wait`` seconds for it, but for one of
+    checkpoints, which the next process to open the directory takes over. With
     ``quarantine`` events that cannot be applied are set aside instead of ending it.
     Raises ``InvalidInput`` where there is no such view, and what :func:`rebuild` raises.
     """
@@ -119,24 +127,32 @@ def rebuild_at(
         if not homes:
             raise InvalidInput(f"there is no view directory {number}; `projector status` lists them")
     source = open_log(place, config)
+    beside: Log | None = None
     try:
-        return [_rebuild_in(source, home, config, stop, wait) for home in homes]
+        done = [_rebuild_in(source, home, config, stop, wait, NewView) for home in homes]
+        beside = None if number is not None else find_beside(source, config.segment_bytes)
+        if beside is not None:
+            for home in directories.numbered(views_of(place, views) / FOLDER):
+                done.append(_rebuild_in(beside, home, config, stop, 0.0, NewCheckpoints))
+        return done
     finally:
         source.close()
+        if beside is not None:
+            beside.close()
 
 
 def _rebuild_in(
-    source: Log, home: Path, config: StoreConfig, stop: threading.Event | None, wait: float
+    source: Log, home: Path, config: StoreConfig, stop: threading.Event | None, wait: float, make: Make[B]
 ) -> Rebuilt:
     started = time.monotonic()
     with directories.alone(home):
         directories.withdraw(home)
-        made = _begin(source, home, config)
+        made = _begin(source, home, config, make)
         try:
             _advance(made, source.high_water_mark(), stop)
             listed = _set_aside(made)
             stopped = stop is not None and stop.is_set()
-            if not stopped:
+            if not stopped and isinstance(made, NewView):
                 _make_index(home, made)
         finally:
             made.close()
@@ -153,21 +169,21 @@ def _rebuild_in(
     return _report(home, made, started, "exchanged" if taken else "ready", listed)
 
 
-def _begin(source: Log, home: Path, config: StoreConfig) -> NewView:
+def _begin(source: Log, home: Path, config: StoreConfig, make: Make[B]) -> B:
     """A new view, or the one that was begun.
 
     Where that has set events aside it is made again: they may be decoded by now, and come in order.
     """
     folder = directories.beside(home)
-    made = NewView(source, folder, config.cache_bytes, config.on_undecodable)
+    made = make(source, folder, config.cache_bytes, config.on_undecodable)
     if made.view.quarantine.count:
         made.close()
         directories.empty(folder)
-        made = NewView(source, folder, config.cache_bytes, config.on_undecodable)
+        made = make(source, folder, config.cache_bytes, config.on_undecodable)
     return made
 
 
-def _advance(made: NewView, goal: Position, stop: threading.Event | None) -> None:
+def _advance(made: Beside[Any], goal: Position, stop: threading.Event | None) -> None:
     first = made.position
     with Bar(f"rebuilding the view in {made.folder.parent}", log) as bar:
 
@@ -197,13 +213,13 @@ def _wait_until_taken(home: Path, folder: Path, seconds: float) -> bool:
     return True
 
 
-def _set_aside(made: NewView) -> list[QuarantinedEvent]:
+def _set_aside(made: Beside[Any]) -> list[QuarantinedEvent]:
     return [QuarantinedEvent.of(row) for row in islice(aside.read(made.view.db.default), LISTED)]
 
 
 def _report(
     home: Path,
-    made: NewView,
+    made: Beside[Any],
     started: float,
     outcome: Literal["exchanged", "ready", "stopped"],
     listed: list[QuarantinedEvent],

@@ -31,6 +31,7 @@ from rocksdict import (
 )
 
 from eventstore.errors import StoreForked, ViewDamaged, ViewError
+from eventstore.turns import EVERY_ROWS, give_way
 
 FAMILIES: Final = ("items", "recency", "namespaces", "history", "vectors")
 """Column families beside the default one, which holds positions, writers, graves and expiries."""
@@ -41,10 +42,13 @@ WAL_BYTES: Final = 32 * MIB
 SCANNED: Final = ("items", "recency", "namespaces", "default")
 """Families that are scanned and deleted from."""
 MOST_DELETIONS: Final = 1_024
+LOOK_ROWS: Final = 256
+"""Rows written between looks at how many deletions there are."""
 """How many may gather in the memory table of such a family, which keeps them until it is written to
 a file: passing over one takes some 40 ns."""
 _DELETIONS: Final = "rocksdb.num-deletes-active-mem-table"
 OPEN_ATTEMPTS: Final = 20
+LOOK_ATTEMPTS: Final = 4
 OPEN_PAUSE: Final = 0.05
 """Seconds between attempts to open what this very process has just closed."""
 _HELD_HERE: Final = "lock hold by current process"
@@ -197,15 +201,21 @@ class Database(Opened):
         }
         default = _options(cache, write_buffer=2 * MIB, compress=True, bloom=True, deletions=True)
         super().__init__(path, default, families, secondary)
+        self._unlooked = 0
         self.items, self.recency, self.namespaces, self.history, self.vectors = (
             self.default.get_column_family(name) for name in FAMILIES
         )
 
-    def shed_deletions(self) -> None:
+    def shed_deletions(self, written: int) -> None:
         """Have memory tables written out in which deletions have gathered; does not wait for it.
 
         Compaction then drops them, so that however much was deleted or updated, a scan meets few.
+        ``written`` is how many rows were written since the last call: few need no look.
         """
+        self._unlooked += written
+        if self._unlooked < LOOK_ROWS:
+            return
+        self._unlooked = 0
         for name in SCANNED:
             family: Rdict = vars(self)[name]
             if (family.property_int_value(_DELETIONS) or 0) > MOST_DELETIONS:
@@ -217,11 +227,35 @@ class Database(Opened):
 class CheckpointDatabase(Opened):
     """What a view of checkpoints is kept in: one family, since every row is found by its whole key."""
 
-    def __init__(self, path: Path, cache_bytes: int) -> None:
+    def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
         """Open or create, as :class:`Opened` does."""
         cache = Cache(cache_bytes)
         options = _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=True)
-        super().__init__(path, options, {})
+        super().__init__(path, options, {}, secondary)
+
+
+def check_files(path: Path, scratch: Path) -> None:
+    """Raise ``ViewDamaged`` where a file that counts is missing or cannot be read.
+
+    A secondary would stand still before it and say nothing. Files are only read; those that their
+    owner has just removed are looked for again.
+    """
+    _threads.start(path)
+    options = Options(raw_mode=True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_db_log_dir(str(scratch))
+    options.set_max_file_opening_threads(1)
+    for attempt in range(LOOK_ATTEMPTS):
+        try:
+            families = {name: options for name in Rdict.list_cf(str(path)) if name != "default"}
+            Rdict(
+                str(path), options=options, column_families=families, access_type=AccessType.read_only()
+            ).close()
+            return
+        except Exception as error:
+            if attempt + 1 == LOOK_ATTEMPTS:
+                raise translate(error, f"looking at the view in {path}") from error
+        time.sleep(OPEN_PAUSE)
 
 
 def translate(error: Exception, doing: str) -> ViewError:
@@ -263,17 +297,21 @@ def scan(
     """
     it = source.iter()
     it.seek(prefix if start is None else start)
-    while it.valid():
-        key = it.key()
-        if not key.startswith(prefix):
-            break
-        value = it.value()
-        for needle in holding:
-            if needle not in value:
+    inside = True
+    while inside:
+        for _ in range(EVERY_ROWS):
+            inside = it.valid() and (key := it.key()).startswith(prefix)
+            if not inside:
                 break
+            value = it.value()
+            for needle in holding:
+                if needle not in value:
+                    break
+            else:
+                yield key, value
+            it.next()
         else:
-            yield key, value
-        it.next()
+            give_way()
     check(it)
 
 
@@ -281,12 +319,16 @@ def scan_keys(source: Rdict | Snapshot, prefix: bytes) -> Iterator[bytes]:
     """Keys under a prefix; values are not fetched."""
     it = source.iter()
     it.seek(prefix)
-    while it.valid():
-        key = it.key()
-        if not key.startswith(prefix):
-            break
-        yield key
-        it.next()
+    inside = True
+    while inside:
+        for _ in range(EVERY_ROWS):
+            inside = it.valid() and (key := it.key()).startswith(prefix)
+            if not inside:
+                break
+            yield key
+            it.next()
+        else:
+            give_way()
     check(it)
 
 

@@ -118,8 +118,9 @@ class OpenRuntime(ProjectedRuntime[MaterializedView]):
         self._temporary = temporary
         self._index: tuple[int, Metric, str, bool] | None = None
         beside = partial(open_checkpoints, source, views, config)
-        super().__init__(source, views, config, MEMORIES, beside, lease=lease, progress=progress)
+        # Before the thread starts that follows the log: it looks at this.
         self._looked = time.monotonic()
+        super().__init__(source, views, config, MEMORIES, beside, lease=lease, progress=progress)
         _all.add(self)
 
     @property

@@ -15,11 +15,12 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from eventstore.errors import ViewBehind, ViewError
-from projector.rocks import Database
+from projector.rocks import Opened
 
 ATTEMPTS: Final = 20
 PAUSE_SECONDS: Final = 0.005
@@ -40,10 +41,15 @@ class Files(NamedTuple):
         return max(self.logs, default=0)
 
 
-class Secondary:
+D = TypeVar("D", bound=Opened)
+Open = Callable[[Path, int, Path | None], D]
+"""Opens a database in a folder with so many bytes of cache; with a scratch folder, only to be read."""
+
+
+class Secondary(Generic[D]):
     """One RocksDB of another process. For one thread at a time, apart from reads of :attr:`db`."""
 
-    def __init__(self, path: Path, cache_bytes: int, scratch: Path) -> None:
+    def __init__(self, path: Path, cache_bytes: int, scratch: Path, kind: Open[D]) -> None:
         """Open what is there, with files of its own in a folder in ``scratch``.
 
         Raises ``ViewDamaged``, ``ViewBehind`` when its owner is too busy.
@@ -55,7 +61,7 @@ class Secondary:
         """What is sure to have been read."""
         self._scratch = Path(tempfile.mkdtemp(prefix="rocksdb-", dir=scratch))
         try:
-            self.db = self._open(cache_bytes)
+            self.db = self._open(cache_bytes, kind)
         except BaseException:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise
@@ -92,10 +98,10 @@ class Secondary:
             self.db.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _open(self, cache_bytes: int) -> Database:
+    def _open(self, cache_bytes: int, kind: Open[D]) -> D:
         for attempt in range(ATTEMPTS):
             before = look(self.path)
-            db = Database(self.path, cache_bytes, self._scratch)
+            db = kind(self.path, cache_bytes, self._scratch)
             after = look(self.path)
             if before.manifest == after.manifest and before.logs.keys() <= after.logs.keys():
                 self._read = before

@@ -164,7 +164,7 @@ class MaterializedView:
         batch.put(POSITION, str(position).encode())
         if aside:
             self.quarantine.write(batch, aside)
-        first = self.sequence
+        first, rows = self.sequence, batch.len()
         signature = self._signature
         for row in changed:
             if signature is None and row.fields is None and len(row.vectors):
@@ -180,7 +180,7 @@ class MaterializedView:
             self.sequence = first + len(changed)
             if self.index is not None and changed:
                 self._apply(self.index, [*enumerate(changed, first)])
-        self.db.shed_deletions()
+        self.db.shed_deletions(rows)
 
     def ranks_by(self, ranks: Ranks) -> bool:
         """Whether the open index is of these settings, and of the vectors of record."""

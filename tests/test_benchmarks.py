@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks import growth, loop, servers
 from benchmarks import run as command
 from benchmarks.cells import CELLS, Cell, Goal
 from benchmarks.figures import Figure, Results, met
+from benchmarks.growing import Pair
 from benchmarks.measure import Slice, timed
 from benchmarks.questions import Questions
-from benchmarks.race import Limits
+from benchmarks.race import Limits, Race
 from benchmarks.report import as_json, growth_table, main_table
 from benchmarks.workload import NumberedEmbeddings, Spec, Workload
 
@@ -27,7 +32,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     limits = Limits(seconds=0.03, turns=1)
     folder = tmp_path_factory.mktemp("benchmark")
     (found,) = command.run(
-        [TINY.items], dims=TINY.dims, limits=limits, directory=folder, console=Console(quiet=True)
+        [TINY.items],
+        peers=["inmemory", "sqlite"],
+        dims=TINY.dims,
+        limits=limits,
+        directory=folder,
+        console=Console(quiet=True),
     )
     assert list(folder.iterdir()) == []
     return found
@@ -51,6 +61,65 @@ def test_no_peer_is_dropped_in_silence(results: Results) -> None:
     assert results.figures["get"]["inmemory"].right == 1.0
     assert results.figures["filter-all"]["sqlite"].right == 1.0
     assert results.figures["reopen-get"]["inmemory"].reason == "nothing to reopen"
+
+
+def test_a_peer_whose_server_cannot_be_had_stays_in_the_table_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none_here(address: str | None = None) -> Any:
+        raise servers.Unavailable("there is none here")
+
+    monkeypatch.setattr(servers, "kafka", none_here)
+    with contextlib.ExitStack() as stack:
+        missing = command._start_servers(stack, ["inmemory", "kafka", "sqlite"], {})
+    assert missing == {"kafka": "no server: there is none here"}
+    assert servers.KAFKA not in os.environ
+    race = Race(TINY, ["eventstore", "kafka"], Limits(), tmp_path, lambda text: None, missing)
+    for cell in CELLS:
+        reason = race._excuse(cell, "kafka", False)
+        assert reason is not None and Figure.of([reason]).reason == "no server: there is none here"
+
+
+def test_growth_is_measured_in_processes_of_its_own(tmp_path: Path) -> None:
+    found = growth.measure([400, 800], updates=40, deleted=60, dims=16, seconds=0.02, directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(found.sizes) == [400, 800]
+    for figures in found.sizes.values():
+        assert all(value >= 0 for value in figures.values())
+        assert {*growth.FLAT, *growth.AT_MOST} <= figures.keys()
+        assert figures["semantic, everything: found, share"] == 1.0
+    written = json.loads(json.dumps(growth.as_json(found, command.machine())))
+    assert written["updates"].keys() == found.updates.keys() and len(written["deletions"]) == 5
+    console = Console(width=250, record=True, file=io.StringIO())
+    for table in growth.tables(found, 40, 60):
+        console.print(table)
+    text = console.export_text()
+    assert "history of the hot memory" in text and "list, five left" in text and "open and first get" in text
+
+
+def test_growth_says_which_goals_are_missed() -> None:
+    flat = dict.fromkeys([*growth.FLAT, *growth.AT_MOST], 1.0)
+    found = growth.Growth(
+        {1_000: flat, 2_000: {**flat, growth.FLAT[0]: 2.1, "open and first get": 2.5}},
+        {"list": Pair(1.0, 1.9)},
+        {"list": Pair(1.0, 2.2)},
+    )
+    assert growth.missed(found) == [
+        "get, its work: 2.1 times slower among 2,000 memories",
+        "open and first get: 2.5 s at 2,000 memories",
+        "list: 2.2 times slower after the deletions",
+    ]
+
+
+def test_the_watchdog_of_the_loop_hears_every_kind_of_call(tmp_path: Path) -> None:
+    found = loop.measure(200, 0.05, tmp_path, model_seconds=0.001)
+    assert found[loop.IDLE].calls == 0
+    for name, late in found.items():
+        assert late.beats > 0 and late.worst >= late.median, name
+        assert name == loop.IDLE or late.calls > 0, name
+    console = Console(width=250, record=True, file=io.StringIO())
+    console.print(loop.table(found))
+    assert all(name in console.export_text(clear=False) for name in found)
 
 
 def test_tables_and_json_name_every_cell(results: Results, tmp_path: Path) -> None:

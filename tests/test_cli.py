@@ -14,12 +14,14 @@ import pytest
 import typer.main
 
 from eventstore import EventStore, VersionConflict, acting_as
+from eventstore.checkpoint import EventSaver
 from eventstore.codec import encode
 from eventstore.events import Event, Kind, new_id
 from eventstore.keys import encode_item
 from eventstore.log import EmbeddedLog
 from eventstore.log.base import Record
 from projector.cli import app, main
+from tests.checkpoint.kit import put
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -41,6 +43,8 @@ ARGUMENTS = {
     "revert": ("--thread", "thursday"),
     "status": (),
     "log": (),
+    "threads": (),
+    "prune": ("--keep", "1", "--dry-run"),
 }
 
 
@@ -94,6 +98,9 @@ def memory(tmp_path: Path) -> Path:
         store.put(("bob",), "tea", {"text": "Bob drinks tea."})
         with pytest.raises(VersionConflict):
             store.put(("bob",), "tea", {"text": "Bob drinks coffee."}, expected_version=0)
+        with EventSaver.from_store(store) as saver:
+            put(saver, "monday", "1", {"n": 1})
+            put(saver, "monday", "2", {"n": 2}, parent="1")
     return folder
 
 

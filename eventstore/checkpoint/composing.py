@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from eventstore.checkpoint.contents import Contents, Description
 from eventstore.checkpoint.events import (
+    DIGEST_BYTES,
     Assembled,
     Described,
     Event,
@@ -32,6 +33,8 @@ INLINE_BYTES: Final = 16 * 1024
 """What stands in a checkpoint's event itself; more of it is cut into parts like a value."""
 LEFT_OUT: Final = ("channel_values", "id")
 """Of a checkpoint's fields: values are kept by channel, and the id is its place."""
+NAME_BYTES: Final = 2 + DIGEST_BYTES
+"""What naming a part takes in a record."""
 WRITES_EACH: Final = 1_000
 """Writes in one event."""
 
@@ -150,8 +153,10 @@ def field(description: Description, seal: Seal, packed: Packed, at: Where, what:
 
 def _fitting(events: Sequence[Put | Writes], description: Description) -> list[Event]:
     """The events, behind records with their parts if one record has no room for all."""
-    if len(events) == 1 and sum(len(part.data) for part in description.parts) <= RECORD_BYTES:
-        return list(events)
+    if len(events) == 1:
+        size = sum(len(part.data) + NAME_BYTES for part in description.parts)
+        if size + sum(map(_size, _values(events[0]))) <= RECORD_BYTES:
+            return list(events)
     return behind_their_parts(events, description)
 
 
@@ -160,6 +165,19 @@ def behind_their_parts(events: Sequence[Put | Writes], description: Description)
     names = description.names()
     parts = _parts(events[0], description.parts) if description.parts else []
     return [*parts, *(_without_parts(event, names) for event in events)]
+
+
+def _values(event: Put | Writes) -> list[Described]:
+    if isinstance(event, Writes):
+        return [write.value for write in event.writes]
+    return [event.body, event.metadata, *(value for _, value in event.values)]
+
+
+def _size(value: Described) -> int:
+    """About how many bytes of a record a value takes, without its parts."""
+    if isinstance(value, Packed):
+        return len(value.data)
+    return sum(1 if isinstance(piece, int) else NAME_BYTES for piece in value.pieces)
 
 
 def _parts(event: Put | Writes, parts: Sequence[Part]) -> list[Event]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -28,11 +29,12 @@ from eventstore.log.position import Position
 from eventstore.targets import Target
 from eventstore.views import Runtime, Written
 
-_ATTEMPTS: Final = 5
-"""How often a write is composed anew because a prune or delete came between."""
+_ATTEMPTS: Final = 20
+"""How often a write is composed because a prune or delete came between."""
 
-Compose = Callable[[bool], Composed]
-"""Makes the events of a write; told whether they must name nothing that was before."""
+D = TypeVar("D")
+Compose = Callable[[Seal, bool], Composed]
+"""Makes the events of a write under a seal; told whether they must name nothing that was before."""
 
 
 class Engine:
@@ -106,13 +108,17 @@ class Engine:
         metadata: Mapping[str, Any],
         new_versions: Mapping[str, Any],
         serde: SerializerProtocol,
+        *,
+        seen: bool = True,
     ) -> Compose:
-        """How a checkpoint is composed; all about it that can be said before is."""
-        self.check()
-        memories = str(self.moments.of(new_versions.values()))
-        seal = self.closing_seal(at.thread)
+        """How a checkpoint is composed; all about it that can be said before is.
 
-        def compose(whole: bool) -> Composed:
+        ``seen`` says that it comes of a run here, which knew the memories there are.
+        """
+        self.check()
+        memories = str(self.moments.of(new_versions.values())) if seen else None
+
+        def compose(seal: Seal, whole: bool) -> Composed:
             base = None if parent is None else self._base(at._replace(id=parent), serde)
             return composing.put(
                 at, parent, base, checkpoint, metadata, new_versions, memories, serde, self.contents, seal,
@@ -126,23 +132,39 @@ class Engine:
     ) -> Compose:
         """How writes of a task are composed."""
         self.check()
-        seal = self.closing_seal(at.thread)
-        return lambda whole: composing.writes(at, task, path, given, serde, self.contents, seal, whole=whole)
+        return lambda seal, whole: composing.writes(
+            at, task, path, given, serde, self.contents, seal, whole=whole
+        )
 
     def write(self, thread: str, compose: Compose) -> None:
         """Compose and append; returns when it is durable and visible. Raises ``LogError``, ``ViewError``."""
         for attempt in range(_ATTEMPTS):
-            composed, batch = self._prepared(compose, attempt > 0)
-            if self._counts(thread, composed, self.runtime.write(batch)):
+            prepared = self._prepared(thread, compose, attempt > 0)
+            if prepared is None:
+                continue
+            seal, composed, batch = prepared
+            if self._counts(thread, composed, self.runtime.write(batch)) and self._opens(thread, seal):
                 return
         raise _overtaken(thread)
 
     async def awrite(self, thread: str, compose: Compose) -> None:
         """:meth:`write` without blocking the event loop."""
         for attempt in range(_ATTEMPTS):
-            composed, batch = await asyncio.to_thread(self._prepared, compose, attempt > 0)
-            if self._counts(thread, composed, await self.runtime.awrite(batch)):
+            prepared = await asyncio.to_thread(self._prepared, thread, compose, attempt > 0)
+            if prepared is None:
+                continue
+            seal, composed, batch = prepared
+            if self._counts(thread, composed, await self.runtime.awrite(batch)) and (
+                not seal.closes or await asyncio.to_thread(self._opens, thread, seal)
+            ):
                 return
+        raise _overtaken(thread)
+
+    def decided(self, thread: str, decide: Callable[[], D]) -> D:
+        """What is decided from rows of a thread, anew if something of them went meanwhile."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(Missing):
+                return decide()
         raise _overtaken(thread)
 
     def append(self, events: Sequence[Event]) -> None:
@@ -152,11 +174,10 @@ class Engine:
 
     def delete(self, thread: str) -> None:
         """Remove a thread and destroy its key, if it has one."""
-        self.refresh()
-        if self.runtime.checkpoints.has_thread(thread):
-            self.append([Delete(Where(thread))])
+        self._delete(thread)
         if self._keys is not None:
             self._keys.destroy(thread)
+            self._delete(thread)  # what came between the two was sealed under the key that is gone
 
     def wait_for_writes(self, thread: str) -> None:
         """Return when the writes of a thread that entered until now are in the log, or failed."""
@@ -168,15 +189,25 @@ class Engine:
         if pending:
             await asyncio.wait([asyncio.wrap_future(each) for each in pending])
 
-    def closing_seal(self, thread: str) -> Seal:
-        """What a thread's events are sealed with; its key is made if it has none."""
-        return Seal() if self._keys is None else Seal(self._keys.make(thread))
-
     # ------------------------------------------------------------------ inside
 
-    def _prepared(self, compose: Compose, whole: bool) -> tuple[Composed, Batch]:
-        composed = compose(whole)
-        return composed, self.runtime.prepare([encode(event) for event in composed.events])
+    def _prepared(self, thread: str, compose: Compose, whole: bool) -> tuple[Seal, Composed, Batch] | None:
+        """A batch to append; ``None`` where something it is made of went meanwhile."""
+        seal = Seal() if self._keys is None else Seal(self._keys.make(thread))
+        try:
+            composed = compose(seal, whole)
+        except Missing:
+            return None
+        return seal, composed, self.runtime.prepare([encode(event) for event in composed.events])
+
+    def _opens(self, thread: str, seal: Seal) -> bool:
+        """Whether what was appended under a seal can be read: a delete may have destroyed its key."""
+        return self._keys is None or seal.is_under(self._keys.get(thread))
+
+    def _delete(self, thread: str) -> None:
+        self.refresh()
+        if self.runtime.checkpoints.has_thread(thread):
+            self.append([Delete(Where(thread))])
 
     def _counts(self, thread: str, composed: Composed, written: Written) -> bool:
         if any(outcome.reason == "rejected" for outcome in written.outcomes.values()):
@@ -191,8 +222,8 @@ class Engine:
             return None
         try:
             return Base(row, self.reading.body(row, serde)["channel_versions"])
-        except Missing:
-            return None
+        except (Missing, CheckpointSealed):
+            return None  # the checkpoint then brings all it has
 
     def _seen(self) -> Position:
         memories = self._memories

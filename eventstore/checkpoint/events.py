@@ -141,6 +141,8 @@ class Drop(NamedTuple):
     """Namespaces and ids."""
     hidden: tuple[tuple[str, str], ...]
     """Those of which only the writes stay, since later checkpoints are rebuilt from them."""
+    known: int = 0
+    """Offset of the last put that the decision knew: whatever a later one needs is hidden instead."""
 
 
 class Delete(NamedTuple):
@@ -230,7 +232,7 @@ def _value(event: Event) -> tuple[Kind, Any]:
         case Parts():
             return Kind.PARTS, _parts(event.parts)
         case Drop():
-            return Kind.DROP, [event.dropped, event.hidden]
+            return Kind.DROP, [event.dropped, event.hidden, event.known]
         case Delete():
             return Kind.DELETE, None
 
@@ -287,8 +289,8 @@ def _writes(at: Where, fields: Any, headers: Mapping[str, bytes]) -> Writes:
 
 
 def _drop(at: Where, fields: Any, headers: Mapping[str, bytes]) -> Drop:
-    dropped, hidden = fields
-    return Drop(at, tuple((ns, id) for ns, id in dropped), tuple((ns, id) for ns, id in hidden))
+    dropped, hidden, known = fields
+    return Drop(at, tuple((ns, id) for ns, id in dropped), tuple((ns, id) for ns, id in hidden), int(known))
 
 
 _DECODERS: Final[Mapping[Kind, Callable[[Where, Any, Mapping[str, bytes]], Event]]] = {

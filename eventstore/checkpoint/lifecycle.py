@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from eventstore.checkpoint import composing
 from eventstore.checkpoint.composing import Composed
-from eventstore.checkpoint.contents import Earlier
+from eventstore.checkpoint.contents import Earlier, Missing
 from eventstore.checkpoint.engine import Engine
 from eventstore.checkpoint.events import Described, Drop, Event, Packed, Put, Where, Write, Writes
-from eventstore.checkpoint.threads import Kept, thinned, without
+from eventstore.checkpoint.sealing import Seal
+from eventstore.checkpoint.threads import Kept, Metadata, thinned, without
+from eventstore.checkpoint.views import CheckpointView
 
 __all__ = ["Kept", "copy_thread", "delete_for_runs", "thin_out"]
 
@@ -22,8 +25,8 @@ def thin_out(
 ) -> Drop | None:
     """Thin a thread out; what goes, ``None`` for nothing. With ``dry_run`` it is only said."""
     engine.refresh()
-    rows = engine.runtime.checkpoints.of_thread(thread)
-    drop = thinned(thread, rows, kept, lambda row: engine.reading.metadata(row, serde))
+    view, metadata = engine.runtime.checkpoints, _metadata(engine, serde)
+    drop = engine.decided(thread, lambda: thinned(thread, view.of_thread(thread), kept, metadata))
     if drop is not None and not dry_run:
         engine.append([drop])
     return drop
@@ -38,7 +41,7 @@ def delete_for_runs(engine: Engine, runs: Iterable[str], serde: SerializerProtoc
         for at in view.run(run):
             by_thread.setdefault(at.thread, set()).add(at)
     for thread, going in by_thread.items():
-        drop = without(thread, view.of_thread(thread), going, lambda row: engine.reading.metadata(row, serde))
+        drop = engine.decided(thread, partial(_without, view, thread, going, _metadata(engine, serde)))
         if drop is not None:
             engine.append([drop])
 
@@ -47,12 +50,13 @@ def copy_thread(engine: Engine, source: str, to: str, serde: SerializerProtocol)
     """Copy a thread, all at once: its checkpoints, hidden ones too, with their values and writes."""
     engine.refresh()
     if source != to and engine.runtime.checkpoints.of_thread(source):
-        engine.write(to, lambda whole: _copied(engine, source, to, serde, whole))
+        engine.write(to, lambda seal, whole: _copied(engine, source, to, serde, seal, whole))
 
 
-def _copied(engine: Engine, source: str, to: str, serde: SerializerProtocol, whole: bool) -> Composed:
+def _copied(
+    engine: Engine, source: str, to: str, serde: SerializerProtocol, seal: Seal, whole: bool
+) -> Composed:
     view, contents, reading = engine.runtime.checkpoints, engine.contents, engine.reading
-    seal = engine.closing_seal(to)
     description = contents.describe(to, seal, whole=whole)
     latest: dict[tuple[str, str], Earlier] = {}
     events: list[Put | Writes] = []
@@ -96,9 +100,19 @@ def _copied(engine: Engine, source: str, to: str, serde: SerializerProtocol, who
         events += [
             Writes(at, task, path, tuple(writes), (), seal.closes) for (task, path), writes in by_task.items()
         ]
+    if not all(map(reading.is_current, rows)):
+        raise Missing  # and so may their writes, which were read apart
     hidden = tuple((row.at.namespace, row.at.id) for row in rows if row.hidden)
     after: list[Event] = [Drop(Where(to), (), hidden)] if hidden else []
     return Composed([*composing.behind_their_parts(events, description), *after], description.splits)
+
+
+def _without(view: CheckpointView, thread: str, going: set[Where], metadata: Metadata) -> Drop | None:
+    return without(thread, view.of_thread(thread), going, metadata)
+
+
+def _metadata(engine: Engine, serde: SerializerProtocol) -> Metadata:
+    return lambda row: engine.reading.metadata(row, serde)
 
 
 def _run_of(metadata: Any) -> str | None:

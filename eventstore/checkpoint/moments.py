@@ -39,6 +39,9 @@ class Moments:
         return version
 
     def of(self, versions: Iterable[Any]) -> Position:
-        """When the first of some versions was given out; now, where that is not known."""
+        """When the last of some versions was given out; now, where that is not known.
+
+        A checkpoint that is put when a run ends has versions of all its steps.
+        """
         known = [found for version in versions if (found := self._by_version.get(version)) is not None]
-        return min(known, key=itemgetter(0))[1] if known else self._seen()
+        return max(known, key=itemgetter(0))[1] if known else self._seen()

@@ -28,6 +28,9 @@ class KnowsCheckpoints(Protocol):
     def open_checkpoints(self) -> Log:
         """Open it; made when missing."""
 
+    def find_checkpoints(self) -> Log | None:
+        """Open it, if it is there."""
+
 
 def open_beside(memories: Log, segment_bytes: int) -> Log:
     """The log of checkpoints that belongs to a log of memories, made when missing.
@@ -35,8 +38,22 @@ def open_beside(memories: Log, segment_bytes: int) -> Log:
     Raises ``InvalidConfig``, ``LogUnavailable``, and ``LogDamaged`` when its files do not hold.
     """
     if isinstance(memories, EmbeddedLog):
-        folder = Path(memories.location).with_name(FOLDER)
-        return EmbeddedLog.open(folder, segment_bytes=segment_bytes)
+        return EmbeddedLog.open(_folder(memories), segment_bytes=segment_bytes)
     if isinstance(memories, KnowsCheckpoints):
         return memories.open_checkpoints()
     raise InvalidConfig(f"a {type(memories).__name__} has no place for checkpoints")
+
+
+def find_beside(memories: Log, segment_bytes: int) -> Log | None:
+    """The log of checkpoints that belongs to a log of memories, if it was ever made.
+
+    Raises as :func:`open_beside`.
+    """
+    if isinstance(memories, EmbeddedLog):
+        folder = _folder(memories)
+        return EmbeddedLog.open(folder, segment_bytes=segment_bytes) if folder.is_dir() else None
+    return memories.find_checkpoints() if isinstance(memories, KnowsCheckpoints) else None
+
+
+def _folder(memories: EmbeddedLog) -> Path:
+    return Path(memories.location).with_name(FOLDER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.base import PendingWrite as Pending
@@ -19,8 +19,11 @@ from eventstore.targets import Target
 
 PAGE: Final = 64
 _ATTEMPTS: Final = 3
+"""How often something may be missing of a checkpoint that is itself as it was: one of its writes may
+have been replaced and collected meanwhile. Beyond that it is damage."""
 
 Filter = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Reading:
@@ -48,15 +51,7 @@ class Reading:
 
     def get(self, wanted: Target, serde: SerializerProtocol) -> CheckpointTuple | None:
         """A checkpoint, or the newest one. Raises ``CheckpointSealed``, ``ViewDamaged``."""
-        for _ in range(_ATTEMPTS):
-            row = self.find(wanted)
-            if row is None:
-                return None
-            try:
-                return self._tuple(row, serde)
-            except Missing:
-                continue  # a prune or delete came between
-        raise _damaged(wanted.thread)
+        return self._whole(lambda: self.find(wanted), lambda row: self._tuple(row, serde))
 
     def list(
         self,
@@ -80,24 +75,9 @@ class Reading:
         self, wanted: Target, channels: Sequence[str], serde: SerializerProtocol
     ) -> dict[str, DeltaChannelHistory]:
         """What ancestors wrote to delta channels, oldest first, back to a stored value, if there is one."""
-        row = self.find(wanted)
-        collected: dict[str, list[Pending]] = {channel: [] for channel in channels}
-        seeds: dict[str, Any] = {}
-        open_channels = set(channels)
-        seen: set[str] = set()
-        while row is not None and row.parent is not None and open_channels and row.parent not in seen:
-            seen.add(row.at.id)
-            row = self._view().row(row.at._replace(id=row.parent))
-            if row is None:
-                break
-            for write in reversed(self._view().writes(row.at)):
-                if write.channel in open_channels:
-                    collected[write.channel].append(self._pending(row, write, serde))
-            for channel in list(open_channels):
-                if channel in row.values:
-                    seeds[channel] = serde.loads_typed(self.packed(row, row.values[channel]))
-                    open_channels.discard(channel)
-        return {channel: _channel_history(collected[channel], channel, seeds) for channel in channels}
+        nothing: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+        found = self._whole(lambda: self.find(wanted), lambda row: self._history(row, channels, serde))
+        return nothing if found is None else found
 
     def packed(self, row: Row, stored: Stored, what: bytes = b"") -> Packed:
         """The bytes of a row's value, or of the field ``what`` of the row. Raises :class:`Missing`."""
@@ -115,7 +95,54 @@ class Reading:
         """Of a checkpoint. Raises :class:`Missing`."""
         return cast(CheckpointMetadata, serde.loads_typed(self.packed(row, row.metadata, b"metadata")))
 
+    def is_current(self, row: Row) -> bool:
+        """Whether a checkpoint is still there as it was read."""
+        now = self._view().row(row.at)
+        return now is not None and now.event == row.event and now.hidden == row.hidden
+
     # ------------------------------------------------------------------ inside
+
+    def _whole(self, find: Callable[[], Row | None], read: Callable[[Row], T]) -> T | None:
+        """What is read of a row that nobody changed meanwhile; ``None`` where there is none any more.
+
+        A row, its values and its writes are read one after the other, and a prune, a delete or
+        another put of the same checkpoint may come between.
+        """
+        missing = 0
+        while True:
+            row = find()
+            if row is None:
+                return None
+            try:
+                found = read(row)
+            except Missing:
+                missing += self.is_current(row)
+                if missing == _ATTEMPTS:
+                    raise _damaged(row.at.thread) from None
+                continue
+            if self.is_current(row):
+                return found
+
+    def _history(
+        self, row: Row | None, channels: Sequence[str], serde: SerializerProtocol
+    ) -> dict[str, DeltaChannelHistory]:
+        collected: dict[str, list[Pending]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        open_channels = set(channels)
+        seen: set[str] = set()
+        while row is not None and row.parent is not None and open_channels and row.parent not in seen:
+            seen.add(row.at.id)
+            row = self._view().row(row.at._replace(id=row.parent))
+            if row is None:
+                break
+            for write in reversed(self._view().writes(row.at)):
+                if write.channel in open_channels:
+                    collected[write.channel].append(self._pending(row, write, serde))
+            for channel in list(open_channels):
+                if channel in row.values:
+                    seeds[channel] = serde.loads_typed(self.packed(row, row.values[channel]))
+                    open_channels.discard(channel)
+        return {channel: _channel_history(collected[channel], channel, seeds) for channel in channels}
 
     def _places(self, wanted: Target | None, before: str | None, size: int) -> Iterator[Where]:
         if wanted is not None and wanted.checkpoint is not None:
@@ -135,19 +162,18 @@ class Reading:
     def _filtered(
         self, at: Where, filter: Filter | None, serde: SerializerProtocol
     ) -> CheckpointTuple | None:
-        for _ in range(_ATTEMPTS):
+        def find() -> Row | None:
             row = self._view().row(at)
-            if row is None or row.hidden:
-                return None
-            try:
-                if filter:
-                    metadata: Mapping[str, Any] = self.metadata(row, serde)
-                    if any(metadata.get(name) != value for name, value in filter.items()):
-                        return None
-                return self._tuple(row, serde)
-            except Missing:
-                continue
-        raise _damaged(at.thread)
+            return None if row is None or row.hidden else row
+
+        def read(row: Row) -> CheckpointTuple | None:
+            if filter:
+                metadata: Mapping[str, Any] = self.metadata(row, serde)
+                if any(metadata.get(name) != value for name, value in filter.items()):
+                    return None
+            return self._tuple(row, serde)
+
+        return self._whole(find, read)
 
     def _tuple(self, row: Row, serde: SerializerProtocol) -> CheckpointTuple:
         body = self.body(row, serde)

@@ -33,6 +33,7 @@ from eventstore.checkpoint.engine import Compose, Engine
 from eventstore.checkpoint.events import Where, config_of
 from eventstore.checkpoint.place import HasCheckpoints
 from eventstore.checkpoint.sealing import ThreadKeys
+from eventstore.checkpoint.upkeep import Upkeep
 from eventstore.config import StoreConfig
 from eventstore.errors import InvalidInput, InvalidType
 from eventstore.store import EventStore
@@ -43,7 +44,7 @@ _LONG_VERSION: Final = 32
 _STRATEGIES: Final = ("keep_latest", "delete")
 
 
-class EventSaver(BaseCheckpointSaver[str]):
+class EventSaver(Upkeep, BaseCheckpointSaver[str]):
     """A durable checkpointer that processes share. One class, sync and async.
 
     Safe to use from several threads and event loops at once. Make one with :meth:`open`,

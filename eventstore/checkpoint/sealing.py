@@ -9,10 +9,12 @@ names, sizes and times.
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import importlib
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -61,10 +63,10 @@ class FolderKeys:
     def get(self, thread: str) -> bytes | None:
         """See :class:`ThreadKeys`. Raises ``CheckpointSealed`` where the master key is another one."""
         try:
-            data = self._path(thread).read_bytes()
-        except FileNotFoundError:
-            return None
-        return _opened(self._cipher, data, thread.encode(), f"the key of thread {thread!r}")
+            return self._read(thread)
+        except CheckpointSealed:
+            with self._alone():
+                return self._read(thread)  # it may have been read while it was being destroyed
 
     def make(self, thread: str) -> bytes:
         """See :class:`ThreadKeys`."""
@@ -72,32 +74,53 @@ class FolderKeys:
         if found is not None:
             return found
         key = secrets.token_bytes(KEY_BYTES)
-        unfinished = self._folder / f"{secrets.token_hex(8)}.part"
-        with unfinished.open("xb") as file:
-            file.write(_closed(self._cipher, key, thread.encode()))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # Whoever is first has made it; a rename would take the other's key away.
-            with contextlib.suppress(FileExistsError):
-                os.link(unfinished, self._path(thread))
-        finally:
-            unfinished.unlink()
-        self._sync()
-        return self.get(thread) or key
+        with self._alone():
+            found = self._read(thread)
+            if found is not None:
+                return found
+            key = secrets.token_bytes(KEY_BYTES)
+            unfinished = self._folder / "unfinished"
+            with unfinished.open("wb") as file:
+                file.write(_closed(self._cipher, key, thread.encode()))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._path(thread))
+            self._sync()
+        return key
 
     def destroy(self, thread: str) -> None:
         """See :class:`ThreadKeys`. The file is overwritten, then removed."""
         path = self._path(thread)
+        with self._alone():
+            try:
+                with path.open("r+b") as file:
+                    file.write(bytes(path.stat().st_size))
+                    file.flush()
+                    os.fsync(file.fileno())
+                path.unlink()
+            except FileNotFoundError:
+                return
+            self._sync()
+
+    def _read(self, thread: str) -> bytes | None:
         try:
-            with path.open("r+b") as file:
-                file.write(bytes(path.stat().st_size))
-                file.flush()
-                os.fsync(file.fileno())
-            path.unlink()
+            data = self._path(thread).read_bytes()
         except FileNotFoundError:
-            return
-        self._sync()
+            return None
+        if not any(data):
+            return None  # whoever destroyed it did not come to remove the file
+        return _opened(self._cipher, data, thread.encode(), f"the key of thread {thread!r}")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else, in any process, makes or destroys a key meanwhile."""
+        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the file open, too
+            os.close(descriptor)
 
     def _path(self, thread: str) -> Path:
         return self._folder / blake2b(thread.encode(), digest_size=16, key=self._names).hexdigest()
@@ -115,6 +138,7 @@ class Seal:
 
     def __init__(self, key: bytes | None = None) -> None:
         self._cipher: Any = None
+        self._key = key
         self._naming = b""
         if key is not None:
             self._naming = blake2b(key, digest_size=KEY_BYTES, person=b"es-part-names").digest()
@@ -124,6 +148,10 @@ class Seal:
     def closes(self) -> bool:
         """Whether bytes are sealed."""
         return self._cipher is not None
+
+    def is_under(self, key: bytes | None) -> bool:
+        """Whether this is the seal of a key, or of none."""
+        return self._key == key
 
     def digest(self, data: bytes) -> bytes:
         """The name of a part."""

@@ -23,9 +23,11 @@ PART_BYTES: Final = ((1 << 20, 64), (1 << 24, 1 << 10), (1 << 62, 1 << 14))
 naming a part takes 16 bytes, and all the names of a value stand in one record."""
 BLOCK_BYTES: Final = 4 * 1024
 """Size of the blocks that long texts and bytes are cut into."""
-NESTED_BYTES: Final = 256
-"""Elements from this size on are cut at their own elements: a message and the same message with an id
-then share their text."""
+NESTED_PARTS: Final = 4
+"""Elements as large as so many of the smallest parts are cut at their own elements: a message and the
+same message with an id then share their text."""
+DEEPEST: Final = 4
+"""How many levels of elements are cut, since each one has parts of its own, however small."""
 LARGEST_PART: Final = 256 * 1024
 """What is larger is cut, wherever that is; a record has room for several."""
 _MSGPACK: Final = "msgpack"
@@ -114,13 +116,14 @@ class _Cutter:
         self.borders: list[int] = [] if before is None else list(before.borders[:borders])
         self._body = body
         self._least = _least(len(body))
+        self._large = NESTED_PARTS * self._least
         start = self.ends[-1] if self.ends else 0
-        if not self._elements(start, len(body), outermost=True):
+        if not self._elements(start, len(body)):
             # Not msgpack after all; it is stored as it is.
             self._cut(self.ends[-1] if self.ends else 0, len(body))
             self.borders.append(len(self.ends))
 
-    def _elements(self, start: int, end: int, *, outermost: bool = False) -> bool:
+    def _elements(self, start: int, end: int, depth: int = 0) -> bool:
         """Cut between elements; whether there were such to the very end."""
         reader = msgpack.Unpacker(max_buffer_size=max(1, end - start))
         reader.feed(self._body[start:end])
@@ -129,31 +132,33 @@ class _Cutter:
             while at < end:
                 reader.skip()
                 before, at = at, start + reader.tell()
-                if at - before >= NESTED_BYTES and self._nested(last, before, at):
+                if at - before >= self._large and self._nested(last, before, at, depth + 1):
                     last = at
                 elif at - last >= self._least:
                     self._cut(last, at)
                     last = at
                 else:
                     continue
-                if outermost:
+                if not depth:
                     self.borders.append(len(self.ends))
         except (ValueError, msgpack.UnpackException):
             return False
         if last < end:
             self._cut(last, end)
-            if outermost:
+            if not depth:
                 self.borders.append(len(self.ends))
         return True
 
-    def _nested(self, pending: int, start: int, end: int) -> bool:
+    def _nested(self, pending: int, start: int, end: int, depth: int) -> bool:
         """Cut a large element at its own elements; what is pending before it goes with its head."""
+        if depth > DEEPEST:
+            return False
         size, cuttable = _head(_MSGPACK, self._body[start : start + 12], any_extension=True)
         if not cuttable or start + size >= end:
             return False
         kept = len(self.ends)
         self._cut(pending, start + size)
-        if self._elements(start + size, end):
+        if self._elements(start + size, end, depth):
             return True
         del self.ends[kept:]
         return False

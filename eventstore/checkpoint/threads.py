@@ -56,7 +56,8 @@ def without(thread: str, rows: Sequence[Row], going: Collection[Where], metadata
     dropped |= {row.at for row in rows if row.hidden and row.at not in needed}
     if not hidden and not dropped:
         return None
-    return Drop(Where(thread), _named(dropped), _named(hidden))
+    known = max(row.event[1] for row in rows)
+    return Drop(Where(thread), _named(dropped), _named(hidden), known)
 
 
 def _note_ancestors(row: Row, by_place: dict[Where, Row], metadata: Any, needed: set[Where]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from eventstore.checkpoint.events import Packed, Where
+from eventstore.checkpoint.events import Delete, Drop, Packed, Where
 from eventstore.errors import EventStoreError
 from eventstore.log.base import Batch, Log, Record
 from eventstore.log.position import Position
@@ -106,6 +106,9 @@ class CheckpointView(Protocol):
 
     def size(self, thread: str) -> int:
         """Bytes that a thread's values take."""
+
+    def freed(self, event: Drop | Delete) -> int:
+        """Bytes of values that the view would hold less after an event."""
 
 
 class CheckpointRuntime(Protocol):

@@ -82,9 +82,12 @@ class Position:
         """This position with one partition moved on to ``offset``; it never moves back."""
         if offset <= self._offsets[partition]:
             return self
-        offsets = list(self._offsets)
-        offsets[partition] = offset
-        return Position(*offsets)
+        if type(offset) is not int:
+            raise InvalidType(f"an offset is an int, not {type(offset).__name__}")
+        # What is checked already is not checked again: writers do this for every record.
+        made = object.__new__(Position)
+        made._offsets = (*self._offsets[:partition], offset, *self._offsets[partition + 1 :])
+        return made
 
     def behind(self, end: Position) -> int:
         """How many offsets lie between this and a later position, all partitions together."""

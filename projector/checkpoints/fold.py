@@ -52,11 +52,16 @@ class Fold:
                 return self._write(event)
             case Parts():
                 self._parts(event.at.thread, event.parts)
-            case Drop():
-                self._drop(event)
-            case Delete():
-                self._delete(event.at.thread)
+            case Drop() | Delete():
+                self.remove(event)
         return True
+
+    def remove(self, event: Drop | Delete) -> None:
+        """What an event does that takes something away."""
+        if isinstance(event, Drop):
+            self._drop(event)
+        else:
+            self._delete(event.at.thread)
 
     def _put(self, record: StoredRecord, event: Put) -> bool:
         rows, at = self._rows, event.at
@@ -120,7 +125,7 @@ class Fold:
 
     def _drop(self, event: Drop) -> None:
         thread = event.at.thread
-        hidden = {Where(thread, namespace, id) for namespace, id in event.hidden}
+        hidden = {Where(thread, namespace, id) for namespace, id in event.hidden} | self._late(event)
         gone = 0
         for namespace, id in chain(event.dropped, event.hidden):
             at = Where(thread, namespace, id)
@@ -141,6 +146,28 @@ class Fold:
                 self._rows.delete(key)
         self._count(thread, -gone, None)
         collect(self._rows, thread)
+
+    def _late(self, event: Drop) -> set[Where]:
+        """Ancestors of checkpoints that were put while it was decided what goes.
+
+        Which of them such a checkpoint is rebuilt from is not known here, so all stay until the next prune.
+        """
+        if not event.dropped:
+            return set()
+        thread = event.at.thread
+        going = {Where(thread, namespace, id) for namespace, id in chain(event.dropped, event.hidden)}
+        found: set[Where] = set()
+        for key, data in self._rows.scan(tables.thread_prefix(tables.CHECKPOINT, thread)):
+            row: Row | None = tables.row(tables.where(key), data)
+            if row is None or row.event[1] <= event.known or row.at in going or row.hidden:
+                continue
+            while row is not None and row.parent is not None:
+                at = row.at._replace(id=row.parent)
+                if at in found:
+                    break
+                found.add(at)
+                row = self._row(at)
+        return found
 
     def _delete(self, thread: str) -> None:
         rows = self._rows

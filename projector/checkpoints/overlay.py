@@ -50,6 +50,11 @@ class Overlay:
                 batch.put(key, value)
         self._changes.clear()
 
+    def shrunk(self) -> int:
+        """Bytes of values that there are less with the changes."""
+        before = sum(len(get(self._source, key) or b"") for key in self._changes)
+        return before - sum(len(value or b"") for value in self._changes.values())
+
     def clear(self) -> None:
         """Forget the changes."""
         self._changes.clear()

@@ -16,14 +16,16 @@ from typing import Final
 
 from rocksdict import DbClosedError, Rdict, WriteBatch
 
-from eventstore.checkpoint.events import Where
+from eventstore.checkpoint.events import Delete, Drop, Where
 from eventstore.checkpoint.views import Manifest, Row, ThreadRow, WriteRow
 from eventstore.errors import EventStoreError, StoreClosed, ViewBehind, ViewDamaged, ViewError
 from eventstore.keys import encode_labels
 from eventstore.log.position import Position
 from eventstore.views import Quarantined
 from projector.checkpoints import tables
+from projector.checkpoints.fold import Fold
 from projector.checkpoints.manifests import Manifests
+from projector.checkpoints.overlay import Overlay
 from projector.meta import POSITION, check_made_from, position_in
 from projector.projections.quarantine import Quarantine
 from projector.rocks import CheckpointDatabase, check, get, let_go, scan, scan_keys, translate
@@ -129,6 +131,12 @@ class MaterializedCheckpoints:
                 for family in families
                 for _, data in scan(rows, tables.thread_prefix(family, thread))
             )
+
+    def freed(self, event: Drop | Delete) -> int:
+        with self._read() as rows:
+            after = Overlay(rows)
+            Fold(after, self.manifests).remove(event)
+            return after.shrunk()
 
     def position(self, partitions: int) -> Position:
         """Where this view stands. Raises ``LogMismatch`` for a log of another number of partitions."""

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from eventstore.errors import EventStoreError
-from projector.cli import demo, items, log, past, transfer
+from projector.cli import demo, items, log, past, threads, transfer
 from projector.cli.output import complain
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app.command("diff")(past.diff)
 app.command("changes")(past.changes)
 app.command("restore")(past.restore)
 app.command("revert")(past.revert)
+app.command("threads")(threads.threads)
+app.command("prune")(threads.prune)
 app.command("status")(log.status)
 app.command("log")(log.show)
 app.command("export")(transfer.write_out)

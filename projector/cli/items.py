@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from langgraph.store.base import BaseStore, Item
@@ -30,6 +30,15 @@ Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 AsOf = Annotated[
     str | None, typer.Option("--as-of", help="As it was at this position or time (2026-03-01T12:00Z).")
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        help="As it was when this checkpoint came to be: THREAD:CHECKPOINT, or THREAD for its newest."
+    ),
+]
+
+_CHECKPOINT: Final = "checkpoint:"
+_OF_THREAD: Final = re.compile(r"(.+):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 
 def open_existing(path: Path, actor: str | None = None) -> EventStore:
@@ -44,19 +53,37 @@ def open_existing(path: Path, actor: str | None = None) -> EventStore:
 
 
 def moment_of(text: str) -> When:
-    """A position, or a time in ISO form."""
+    """A position, a time in ISO form, or ``checkpoint:`` with a thread and perhaps a checkpoint of it."""
     if re.fullmatch(r"[\d,]+", text):
         return text
+    if text.startswith(_CHECKPOINT):
+        return checkpoint_of(text.removeprefix(_CHECKPOINT))
+    return time_of(text, "a moment is a position, such as 42, checkpoint:THREAD, or")
+
+
+def time_of(text: str, or_else: str) -> datetime:
+    """A time in ISO form; ``or_else`` is what could have been given instead."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a position, such as 42, nor a time, such as 2026-03-01T12:00Z"
-        ) from None
+        raise typer.BadParameter(f"{or_else} a time, such as 2026-03-01T12:00Z; got {text!r}") from None
 
 
-def as_it_was(opened: EventStore, when: str | None) -> BaseStore:
-    """The store, or the store as of a moment."""
+def checkpoint_of(text: str) -> dict[str, Any]:
+    """The config that ``THREAD:CHECKPOINT`` names, or ``THREAD`` alone: its newest checkpoint."""
+    # A thread's id may hold colons of its own; LangGraph's checkpoints have UUIDs.
+    found = _OF_THREAD.fullmatch(text)
+    if found is None:
+        return {"configurable": {"thread_id": text}}
+    return {"configurable": {"thread_id": found[1], "checkpoint_id": found[2]}}
+
+
+def as_it_was(opened: EventStore, when: str | None, checkpoint: str | None) -> BaseStore:
+    """The store, or the store as of a moment or of a checkpoint."""
+    if when is not None and checkpoint is not None:
+        raise typer.BadParameter("--as-of and --checkpoint name two moments; give one")
+    if checkpoint is not None:
+        return opened.as_of(checkpoint_of(checkpoint))
     return opened if when is None else opened.as_of(moment_of(when))
 
 
@@ -65,10 +92,17 @@ def labels(namespace: str) -> tuple[str, ...]:
     return check_namespace(namespace.split("/") if namespace else (), empty_ok=True)
 
 
-def get(store: Store, namespace: Namespace, key: Key, as_of: AsOf = None, as_json: Json = False) -> None:
+def get(
+    store: Store,
+    namespace: Namespace,
+    key: Key,
+    as_of: AsOf = None,
+    checkpoint: Checkpoint = None,
+    as_json: Json = False,
+) -> None:
     """Print one memory."""
     with open_existing(store) as opened:
-        item = as_it_was(opened, as_of).get(labels(namespace), key, refresh_ttl=False)
+        item = as_it_was(opened, as_of, checkpoint).get(labels(namespace), key, refresh_ttl=False)
     if item is None:
         complain(f"no memory {key!r} in {namespace!r}")
         raise typer.Exit(1)
@@ -85,6 +119,7 @@ def search(
     limit: Limit = 20,
     offset: Annotated[int, typer.Option(min=0, help="Skip so many.")] = 0,
     as_of: AsOf = None,
+    checkpoint: Checkpoint = None,
     as_json: Json = False,
 ) -> None:
     """List memories under a namespace, last updated first."""
@@ -93,7 +128,7 @@ def search(
     except json.JSONDecodeError as error:
         raise typer.BadParameter(f"--where is not JSON: {error}") from error
     with open_existing(store) as opened:
-        found = as_it_was(opened, as_of).search(
+        found = as_it_was(opened, as_of, checkpoint).search(
             labels(namespace), filter=wanted, limit=limit, offset=offset, refresh_ttl=False
         )
     if as_json:
@@ -108,11 +143,12 @@ def namespaces(
     max_depth: Annotated[int | None, typer.Option(min=1, help="Cut longer ones to so many labels.")] = None,
     limit: Limit = 100,
     as_of: AsOf = None,
+    checkpoint: Checkpoint = None,
     as_json: Json = False,
 ) -> None:
     """List namespaces that hold memories."""
     with open_existing(store) as opened:
-        found = as_it_was(opened, as_of).list_namespaces(
+        found = as_it_was(opened, as_of, checkpoint).list_namespaces(
             prefix=labels(prefix) or None, max_depth=max_depth, limit=limit
         )
     if as_json:

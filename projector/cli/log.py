@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from eventstore.checkpoint.place import FOLDER
 from eventstore.codec import decode
 from eventstore.errors import EventStoreError, UndecodableEvent
 from eventstore.events import VALUED, Event, Kind
@@ -18,6 +19,7 @@ from eventstore.keys import decode_item, encode_item
 from eventstore.log.base import StoredRecord
 from eventstore.log.embedded import EmbeddedLog
 from eventstore.status import QuarantinedEvent
+from projector.cli import saved
 from projector.cli.items import Json, Limit, Store, open_existing
 from projector.cli.output import emit, print_quarantine, print_table, when
 from projector.projections import quarantine
@@ -40,6 +42,9 @@ def show(
     store: Store,
     start: Annotated[int, typer.Option("--from", min=0, help="First offset.")] = 0,
     limit: Limit = 100,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Of the log of checkpoints instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print events as the log holds them; every record read is checked against its checksum.
@@ -49,12 +54,16 @@ def show(
     """
     if not (store / "log").is_dir():
         raise typer.BadParameter(f"there is no store in {store}")
-    log = EmbeddedLog.open(store / "log")
+    folder = store / (FOLDER if checkpoints else "log")
+    if not folder.is_dir():
+        raise typer.BadParameter(f"there are no checkpoints in {store}")
+    told, row = (saved.told, saved.row) if checkpoints else (_event, _row)
+    log = EmbeddedLog.open(folder)
     events: list[dict[str, Any]] = []
     failure: EventStoreError | None = None
     try:
         for record in _records(log, start, limit):
-            events.append(_event(record))
+            events.append(told(record))
     except EventStoreError as error:
         failure = error
     finally:
@@ -62,7 +71,7 @@ def show(
     if as_json:
         emit(events)
     else:
-        print_table([_row(event) for event in events])
+        print_table([row(event) for event in events])
     if failure is not None:
         raise failure
 

@@ -26,7 +26,9 @@ Thread = Annotated[str | None, typer.Option("--thread", help="Only what this thr
 Actor = Annotated[str | None, typer.Option("--actor", help="Only what this actor wrote.")]
 Since = Annotated[str | None, typer.Option("--since", help="From this time on, such as 2026-03-01T12:00Z.")]
 Until = Annotated[str | None, typer.Option("--until", help="Up to this time.")]
-Moment = Annotated[str, typer.Argument(help="A position, or a time such as 2026-03-01T12:00Z.")]
+Moment = Annotated[
+    str, typer.Argument(help="A position, a time such as 2026-03-01T12:00Z, or checkpoint:THREAD[:ID].")
+]
 By = Annotated[str | None, typer.Option("--by", help="Who does it, for the history; default: your login.")]
 
 

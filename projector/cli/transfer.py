@@ -1,4 +1,4 @@
-"""Commands that move memories: export, import, migrate.
+"""Commands that move memories and checkpoints: export, import, migrate.
 
 Where the store has vectors, those of a file are used again; texts without fitting ones are
 embedded only if ``--embed`` names the model, else they are kept without vectors.
@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from eventstore import EventStore
+from eventstore.checkpoint import EventSaver
 from projector.cli.items import Json, Store, labels, open_existing
 from projector.cli.output import complain, emit, print_table
-from projector.transfer import export, import_, migrate, open_source
+from projector.cli.threads import Keys, keys_of
+from projector.transfer import export, import_, migrate, migrate_threads, open_saver, open_source
 
 Embed = Annotated[
     str | None, typer.Option(help="Model for texts without vectors, as 'provider:model'; needs --dims.")
@@ -59,7 +61,8 @@ def read_in(
 
 def copy_from(
     source: Annotated[
-        str, typer.Argument(help="postgresql://…, redis://…, sqlite:path, or module:factory of a store.")
+        str,
+        typer.Argument(help="postgresql://…, redis://…, sqlite:path, or module:factory of a store or saver."),
     ],
     store: Store,
     prefix: Prefix = "",
@@ -68,9 +71,25 @@ def copy_from(
     dims: Dims = None,
     field: Field = None,
     by: By = None,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Copy the threads of a saver, not the memories of a store.")
+    ] = False,
+    thread: Annotated[
+        list[str] | None, typer.Option("--thread", help="Only this thread of a saver; may be repeated.")
+    ] = None,
+    keys: Keys = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the memories of another LangGraph store; run it again until nothing is written."""
+    """Copy the memories of another LangGraph store, or a saver's threads; repeat until nothing is written."""
+    if checkpoints:
+        if prefix or ttl is not None or embed is not None or dims is not None or field or by:
+            raise typer.BadParameter("of a saver's threads only --thread and --keys can be chosen")
+        with open_saver(source) as saver, EventSaver.open(store, keys=keys_of(keys)) as ours:
+            moved = migrate_threads(saver, ours, threads=thread)
+        _report(moved.model_dump(), as_json)
+        return
+    if thread or keys:
+        raise typer.BadParameter("--thread and --keys are for --checkpoints")
     with open_source(source) as theirs, EventStore.open(store, index=_index(embed, dims, field)) as opened:
         done = migrate(theirs, opened, prefix=labels(prefix), ttl=ttl, actor=by or "migrate")
     _report(done.model_dump(), as_json)

@@ -124,13 +124,19 @@ def status(store: Store, views: Views = None, as_json: Json = False) -> None:
         emit(found.model_dump(mode="json"))
     else:
         _print_standing(found)
-    if found.problem is not None:
-        complain(found.problem)
+    beside = None if found.checkpoints is None else found.checkpoints.problem
+    problems = [problem for problem in (found.problem, beside) if problem is not None]
+    for problem in problems:
+        complain(problem)
+    if problems:
         raise typer.Exit(2)
 
 
 def _print_standing(found: Standing) -> None:
-    print_table([{"log": found.log, "log id": found.log_id, "end": found.end, "bytes": found.bytes}])
+    logs = [found] if found.checkpoints is None else [found, found.checkpoints]
+    print_table(
+        [{"log": each.log, "log id": each.log_id, "end": each.end, "bytes": each.bytes} for each in logs]
+    )
     print_table(
         [
             {
@@ -138,16 +144,19 @@ def _print_standing(found: Standing) -> None:
                 "position": each.position,
                 "lag": each.lag,
                 "memories": each.memories,
+                "threads": each.threads,
                 "quarantined": each.quarantined or None,
                 "owner": each.owner,
                 "rebuild": each.rebuild,
                 "bytes": each.bytes,
                 "problem": each.problem,
             }
-            for each in found.views
+            for log in logs
+            for each in log.views
         ]
     )
-    print_quarantine(_together(found))
+    for log in logs:
+        print_quarantine(_together(log))
 
 
 def snapshot(store: Store, folder: Folder, views: Views = None, as_json: Json = False) -> None:

@@ -96,7 +96,7 @@ class Items:
         data = get(self._db.items, key)
         if data is not None:
             _, version, created, updated, expires, ttl, _, _, vectors = _HEADER.unpack_from(data)
-            return ItemState(True, version, created, updated, expires, ttl, vectors)
+            return tuple.__new__(ItemState, (True, version, created, updated, expires, ttl, vectors))
         grave = get(self._db.default, b"g" + key)
         if grave is not None:
             version, updated = _GRAVE.unpack(grave)

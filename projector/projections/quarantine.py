@@ -69,6 +69,8 @@ def not_shown(each: Quarantined) -> UnappliedEvent:
 
 def same(one: bytes, other: bytes) -> bool:
     """Whether two rows are about one record; the reason is worded by the release that gave it."""
+    if min(len(one), len(other)) < _HEAD.size:
+        return False
     end = _HEAD.size + _HEAD.unpack_from(one)[1]
     return one[:end] == other[:end]
 

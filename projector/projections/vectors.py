@@ -29,6 +29,7 @@ _SEQUENCE: Final = struct.Struct(">Q")
 _HEADER: Final = struct.Struct(">HQHIHIH")
 _PLACE_BYTES: Final = struct.calcsize(">HQ")
 _AT_ONCE: Final = 512
+_FLOATS: Final = np.dtype("<f4")
 
 
 class VectorRow(NamedTuple):
@@ -63,8 +64,9 @@ def of(change: Change) -> VectorRow | None:
     at = change.record.partition, change.record.offset
     if embedded is None or not change.after.live:
         return VectorRow(*at, change.event.key, "", np.empty((0, 0), np.float32))
-    made = np.frombuffer(embedded.data, "<f4").reshape(len(embedded.paths), embedded.dims)
-    return VectorRow(*at, change.event.key, embedded.model, made, change.event.fields if adds else None)
+    made = np.frombuffer(embedded.data, _FLOATS).reshape(len(embedded.paths), embedded.dims)
+    fields = change.event.fields if adds else None
+    return tuple.__new__(VectorRow, (*at, change.event.key, embedded.model, made, fields))
 
 
 def write(batch: WriteBatch, sequence: int, row: VectorRow, vectors: ColumnFamily) -> None:
@@ -73,8 +75,8 @@ def write(batch: WriteBatch, sequence: int, row: VectorRow, vectors: ColumnFamil
     count, dims = row.vectors.shape
     fields = b"" if row.fields is None else orjson.dumps(row.fields)
     header = _HEADER.pack(row.partition, row.offset, count, dims, len(model), len(row.key), len(fields))
-    data = header + model + row.key + fields + row.vectors.astype("<f4", copy=False).tobytes()
-    batch.put(_SEQUENCE.pack(sequence), data, vectors)
+    made = row.vectors.astype(_FLOATS, copy=False).data
+    batch.put(_SEQUENCE.pack(sequence), b"".join((header, model, row.key, fields, made)), vectors)
 
 
 def read(source: Rdict | Snapshot, start: int) -> Iterator[tuple[int, VectorRow]]:
@@ -135,7 +137,7 @@ def _row(data: bytes) -> VectorRow:
     item = data[at : at + key_bytes]
     at += key_bytes
     fields = tuple(orjson.loads(data[at : at + fields_bytes])) if fields_bytes else None
-    made = np.frombuffer(data, "<f4", offset=at + fields_bytes).reshape(count, dims)
+    made = np.frombuffer(data, _FLOATS, offset=at + fields_bytes).reshape(count, dims)
     return VectorRow(partition, offset, item, model, made, fields)
 
 

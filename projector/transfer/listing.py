@@ -14,6 +14,8 @@ from typing import Final
 
 from langgraph.store.base import BaseStore, SearchItem
 
+from eventstore.errors import InvalidConfig
+
 log = logging.getLogger("projector.transfer")
 
 PAGE: Final = 2_000
@@ -27,7 +29,7 @@ class Listing:
     """
 
     def __init__(self, source: BaseStore, prefix: tuple[str, ...]) -> None:
-        """Raises what the source raises, as does iterating."""
+        """Raises what the source raises, as does iterating; ``InvalidConfig`` if it lists only so many."""
         self._source = source
         self._prefix = prefix
         self._seen: set[tuple[tuple[str, ...], str]] = set()
@@ -68,7 +70,7 @@ class Listing:
             end = start
         missing = (before if namespace != self._prefix else 0) + count - self.read
         if missing > 0:
-            found = self._search(namespace, 0, count + PAGE)
+            found = self._search(namespace, 0, count)
             yield from self._new(namespace, found)
             if len(found) < count:
                 log.warning(
@@ -94,10 +96,21 @@ def _lies_under(namespace: tuple[str, ...], prefix: tuple[str, ...]) -> bool:
 
 
 def _count(source: BaseStore, namespace: tuple[str, ...]) -> int:
-    """How many memories a search under a namespace finds, in a few small questions."""
+    """How many memories a search under a namespace finds, in a few small questions.
+
+    Raises ``InvalidConfig`` where the source does not go as far as that.
+    """
+    refused: dict[int, Exception] = {}
 
     def holds(offset: int) -> bool:
-        return bool(source.search(namespace, limit=1, offset=offset, refresh_ttl=False))
+        try:
+            return bool(source.search(namespace, limit=1, offset=offset, refresh_ttl=False))
+        except Exception as error:
+            if not offset:
+                raise
+            # Perhaps only further than what is there.
+            refused[offset] = error
+            return False
 
     high = PAGE
     while holds(high):
@@ -109,4 +122,13 @@ def _count(source: BaseStore, namespace: tuple[str, ...]) -> int:
             low = middle + 1
         else:
             high = middle
+    # Redis finds nothing at its bound, and refuses what lies beyond.
+    holds(low + 1)
+    error = refused.get(low) or refused.get(low + 1)
+    if error is not None:
+        raise InvalidConfig(
+            f"the source lists no more than {low} memories under {namespace or 'no prefix'} "
+            f"({type(error).__name__}: {error}). Have it list more (Redis: FT.CONFIG SET MAXSEARCHRESULTS), "
+            "or migrate one prefix after the other"
+        ) from error
     return low

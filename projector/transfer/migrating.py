@@ -7,25 +7,22 @@ anew in the target. How a source is read to its last memory is decided in ``list
 
 from __future__ import annotations
 
-import importlib
 import logging
-import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from langgraph.store.base import BaseStore, Item
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eventstore import EventStore
-from eventstore.errors import EventStoreError, InvalidConfig, InvalidInput, InvalidType
+from eventstore.errors import InvalidInput, InvalidType
 from eventstore.events import Provenance
 from projector.progress import Bar
 from projector.runtime import runtime_of
 from projector.transfer.lines import Line
 from projector.transfer.listing import PAGE, Listing
 from projector.transfer.loading import Loader
+from projector.transfer.sources import opened
 
 log = logging.getLogger("projector.transfer")
 
@@ -87,61 +84,15 @@ def migrate(
         )
 
 
-@contextmanager
-def open_source(name: str) -> Iterator[BaseStore]:
+def open_source(name: str) -> AbstractContextManager[BaseStore]:
     """A store by its connection string, or by ``module:factory``, closed at the end of the block.
 
     ``postgresql://…``, ``redis://…`` and ``sqlite:path`` open LangGraph's own stores. A factory is
     called without arguments and gives a store, or a context manager that does. Raises
     ``InvalidConfig`` for what cannot be opened, ``InvalidType`` for what is no store.
     """
-    scheme, separator, rest = name.partition(":")
-    if not separator:
-        raise InvalidConfig(
-            f"{name!r} names no store; give {', '.join(sorted(BUILT_IN))} with ':', or module:factory"
-        )
-    if scheme in BUILT_IN:
-        module, attribute = BUILT_IN[scheme]
-        target = rest.removeprefix("//") if scheme == "sqlite" else name
-        if scheme == "sqlite" and not Path(target).is_file():
-            raise InvalidConfig(f"there is no SQLite file {target}")
-        made = _attribute(module, attribute).from_conn_string(target)
-    else:
-        made = _attribute(scheme, rest)()
-    shown = re.sub(r"//[^/@]*@", "//", name)  # no secret of an address
-    with ExitStack() as stack:
-        if hasattr(made, "__enter__") and not isinstance(made, BaseStore):
-            with _naming(shown):
-                made = stack.enter_context(made)
-        if not isinstance(made, BaseStore):
-            raise InvalidType(f"{shown!r} gives a {type(made).__name__}, which is no BaseStore")
-        with _naming(shown):
-            made.search((), limit=1, refresh_ttl=False)
-        yield made
-
-
-@contextmanager
-def _naming(source: str) -> Iterator[None]:
-    """Whatever a driver raises where its server or its tables are missing, as one of our errors."""
-    try:
-        yield
-    except EventStoreError:
-        raise
-    except Exception as error:
-        raise InvalidConfig(
-            f"the memories at {source} cannot be read: {type(error).__name__}: {str(error).strip()}"
-        ) from error
-
-
-def _attribute(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise InvalidConfig(
-            f"{error.name} is not installed, or not where Python looks for it; {module}:{name} needs it"
-        ) from error
-    except AttributeError as error:
-        raise InvalidConfig(f"there is no {name} in {module}") from error
+    kind: Any = BaseStore  # an abstract class is no type[T] to the type checker
+    return opened(name, BUILT_IN, kind, lambda store: store.search((), limit=1, refresh_ttl=False))
 
 
 def _load(loader: Loader, item: Item, ttl: float | None) -> None:

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,8 +116,7 @@ class VectorIndex:
         fresh = [change for change in changes if change.offset > self._applied]
         if any(later.offset < earlier.offset for earlier, later in pairwise(fresh)):
             raise ValueError("vector changes must be applied in offset order")
-        prepared = [_Prepared(change, self._dims) for change in fresh]
-        for offset, group in groupby(prepared, attrgetter("offset")):
+        for offset, group in groupby(_prepare(fresh, self._dims), attrgetter("offset")):
             self._apply_one_offset(offset, list(group))
         if through is not None and through > self._applied:
             self._applied = through
@@ -212,27 +212,45 @@ class VectorIndex:
                 return
 
 
-class _Prepared:
+class _Prepared(NamedTuple):
     """A change that was checked, with the norms of its rows."""
 
-    __slots__ = ("key", "norms", "offset", "vectors")
+    offset: int
+    key: bytes
+    vectors: Floats32
+    norms: Floats64
 
-    def __init__(self, change: VectorChange, dims: int) -> None:
-        given = np.empty((0, dims), np.float32) if change.vectors is None else change.vectors
-        vectors: Floats32 = np.asarray(given, np.float32)
-        if vectors.size == 0:
-            vectors = vectors.reshape(0, dims)
-        if vectors.ndim != 2 or vectors.shape[1] != dims:
-            raise InvalidEmbedding(
-                f"the vectors at offset {change.offset} have the shape {vectors.shape}, the index has {dims} "
-                "dimensions; rebuild the vectors with the present model"
-            )
-        if not np.isfinite(vectors).all():
-            raise InvalidEmbedding(f"a vector at offset {change.offset} holds NaN or infinite numbers")
-        self.offset = change.offset
-        self.key = change.key
-        self.vectors = vectors
-        self.norms: Floats64 = norms_of(vectors)
+
+def _prepare(changes: Sequence[VectorChange], dims: int) -> list[_Prepared]:
+    """Check changes; the arithmetic is done on the rows of all of them at once."""
+    given = [_rows(change, dims) for change in changes]
+    if not given:
+        return []
+    rows = given[0] if len(given) == 1 else np.concatenate(given)
+    if np.count_nonzero(np.isfinite(rows)) != rows.size:
+        bad = next(at for at, vectors in enumerate(given) if not np.isfinite(vectors).all())
+        raise InvalidEmbedding(f"a vector at offset {changes[bad].offset} holds NaN or infinite numbers")
+    norms = norms_of(rows)
+    prepared = []
+    end = 0
+    for change, vectors in zip(changes, given, strict=True):
+        start, end = end, end + len(vectors)
+        prepared.append(_Prepared(change.offset, change.key, vectors, norms[start:end]))
+    return prepared
+
+
+def _rows(change: VectorChange, dims: int) -> Floats32:
+    if change.vectors is None:
+        return np.empty((0, dims), np.float32)
+    vectors: Floats32 = np.asarray(change.vectors, np.float32)
+    if vectors.size == 0:
+        return vectors.reshape(0, dims)
+    if vectors.ndim != 2 or vectors.shape[1] != dims:
+        raise InvalidEmbedding(
+            f"the vectors at offset {change.offset} have the shape {vectors.shape}, the index has {dims} "
+            "dimensions; rebuild the vectors with the present model"
+        )
+    return vectors
 
 
 def _load(directory: Path, owner: Owner, position: int | None) -> Saved | None:

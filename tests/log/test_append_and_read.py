@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,10 @@ def test_small_logs_stay_small_and_grow_in_steps(open_log: OpenLog, directory: P
     for _ in range(40):
         put(log, "k", b"x" * 50_000)
         sizes.add(path.stat().st_size)
-    assert sorted(sizes) == [256 * 1024 * 2**i for i in range(4)]
+    steps = [later - earlier for earlier, later in pairwise(sorted(sizes))]
+    assert len(steps) > 4 and all(step >= 256 * 1024 for step in steps)
+    # What is reserved and not used yet is never much beside what is.
+    assert max(sizes) <= 1.25 * 40 * 50_000 + 256 * 1024
 
 
 def test_offsets_are_dense_and_sequences_in_order_across_threads(open_log: OpenLog) -> None:

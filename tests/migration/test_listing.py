@@ -10,6 +10,7 @@ import pytest
 from langgraph.store.base import ListNamespacesOp, Op, PutOp, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 
+from eventstore.errors import InvalidConfig
 from projector.transfer import listing, migrate
 from tests.conftest import OpenStore
 from tests.migration.test_postgres import told
@@ -60,6 +61,22 @@ class PrefixesAsText(InMemoryStore):
         return super().batch([op])[0]
 
 
+class Bounded(InMemoryStore):
+    """Lists so many at the most, as Redis does unless told otherwise."""
+
+    most = 300
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        for op in (ops := list(ops)):
+            if isinstance(op, SearchOp) and max(op.limit, op.offset) > self.most:
+                raise ValueError(f"LIMIT exceeds maximum of {self.most}")
+        found = super().batch(ops)
+        return [
+            [] if isinstance(op, SearchOp) and op.offset == self.most else each
+            for op, each in zip(ops, found, strict=True)
+        ]
+
+
 class Forgetful(InMemoryStore):
     """Counts memories that it then does not list."""
 
@@ -95,3 +112,20 @@ def test_a_store_that_counts_more_than_it_lists_is_told_of(
 ) -> None:
     assert migrate(filled(Forgetful()), open_store()).written == 299
     assert "counts 300 memories under no prefix and lists 299" in warnings_in(caplog)
+
+
+def test_a_store_that_lists_only_so_many(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is enough, or it is said, and one prefix after the other goes."""
+    monkeypatch.setattr(listing, "PAGE", 70)
+    source, store = filled(Bounded()), open_store()
+    monkeypatch.setattr(Bounded, "most", 302)
+    assert migrate(source, store).written == 300
+    monkeypatch.setattr(Bounded, "most", 299)
+    with pytest.raises(
+        InvalidConfig, match=r"lists no more than 299 memories under no prefix .*LIMIT exceeds"
+    ):
+        migrate(source, store)
+    part = open_store(sub="part")
+    for user in range(40):
+        migrate(source, part, prefix=(f"u{user}",))
+    assert told(part) == told(store)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
 
+from eventstore.errors import InvalidConfig
 from projector.transfer import migrate, open_source
 from tests.conftest import OpenStore
 from tests.migration.test_postgres import namespace_of, told
@@ -21,6 +23,7 @@ def source(redis: str) -> Iterator[str]:
     """The address of an empty RedisStore."""
     server: Any = importlib.import_module("redis").Redis.from_url(redis)
     server.flushall()
+    server.execute_command("FT.CONFIG", "SET", "MAXSEARCHRESULTS", 1_000_000)
     with store_at(redis) as store:
         store.setup()
     yield redis
@@ -63,3 +66,19 @@ def test_a_user_is_not_mixed_up_with_another(source: str, open_store: OpenStore)
         assert told(ours) == told(theirs)
     expected = {(("user", "1"), f"k{at}"): value for at, value in enumerate(values)}
     assert told(part) == expected | {(("user", "1"), "brief"): {"n": 1}}
+
+
+def test_a_server_that_lists_only_so_many(source: str, open_store: OpenStore) -> None:
+    """As Redis Stack does as it comes: 10,000."""
+    server: Any = importlib.import_module("redis").Redis.from_url(source)
+    with store_at(source) as store:
+        store.batch([PutOp((f"org{n % 3}",), f"k{n}", {"n": n}) for n in range(300)])
+    ours = open_store()
+    with closing(server), open_source(source) as theirs:
+        expected = told(theirs)
+        server.execute_command("FT.CONFIG", "SET", "MAXSEARCHRESULTS", 200)
+        with pytest.raises(InvalidConfig, match=r"lists no more than 200 memories .* MAXSEARCHRESULTS"):
+            migrate(theirs, ours)
+        for number in range(3):
+            migrate(theirs, ours, prefix=(f"org{number}",))
+    assert told(ours) == expected

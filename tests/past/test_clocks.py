@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
@@ -85,6 +84,7 @@ class Kept(NamedTuple):
 def live_through(store: EventStore, clock: Clock, chance: random.Random, count: int) -> Iterator[Kept]:
     """A few hours of use; halfway, the clock is set back by one."""
     latest = 0
+    store.put(*PLACES[0], {"t": "tea"}, ttl=30)
     for number in range(count):
         if number == count // 2:
             clock.advance(-HOUR)
@@ -105,11 +105,14 @@ OPTIONS: dict[str, Any] = {"ttl": {"omit_expired": True, "refresh_on_read": True
 def test_the_past_looks_the_same_live_and_rebuilt_a_day_later(places: Places, clock: Clock) -> None:
     """At every position, and at every time that the log knows or that a clock showed."""
     store = places.open(index=index_of(TinyEmbedder()), **OPTIONS)
-    kept = [*live_through(store, clock, random.Random(44), 10 if places.kind == "kafka" else 100)]
+    kept, live = [], []
+    for each in live_through(store, clock, random.Random(44), 10 if places.kind == "kafka" else 100):
+        kept.append(each)
+        live.append(answers(store.as_of(each.position), PLACES))
     moments: list[Any] = [each.position for each in kept]
     moments += [each.at for each in kept if places.kind == "embedded"]
     moments += [store.as_of(each.position).at for each in kept if any(each.position)]
-    live = [answers(store.as_of(each), PLACES) for each in moments]
+    live += [answers(store.as_of(each), PLACES) for each in moments[len(live) :]]
     before = digest(store)
     clock.advance(24 * HOUR)
     assert [answers(store.as_of(each), PLACES) for each in moments] == live
@@ -129,12 +132,14 @@ def test_a_clock_in_step_with_the_log_showed_what_its_past_shows(places: Places,
     kept = [*live_through(store, clock, random.Random(45), 120)]
     clock.advance(24 * HOUR)
     compared = 0
-    for each, after in itertools.pairwise(kept[1:]):
+    for number, each in enumerate(kept):
+        later = (after.position for after in kept[number:] if after.position != each.position)
+        position = next(later, None)
         # Events of a clock that is behind have the time of the last one before.
-        if each.in_step and (after.position == each.position or store.as_of(after.position).at > each.at):
+        if each.in_step and (position is None or store.as_of(position).at > each.at):
             assert answers(store.as_of(each.at), PLACES) == each.answers, each.at
             compared += 1
-    assert 60 < compared < 117, "the clock was behind the log for a while"
+    assert 60 < compared < 119, "the clock was behind the log for a while"
 
 
 @can_be_opened_twice

@@ -227,6 +227,20 @@ def test_it_is_set_aside_live_and_in_a_rebuild(
     assert (rows(store), digest(store)) == (live, known)
 
 
+def test_the_event_is_found_that_fails_only_behind_others_of_its_batch(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(config=QUARANTINE)
+    second = _failing(folding.fold, lambda state, event, time_us: event.key == BAD and state.version == 1)
+    monkeypatch.setattr(folding, "fold", second)
+    _append(tmp_path / "store", [_bad(1), _event("one", 1), _bad(2), _event("two", 2), _event("three", 3)])
+    assert keys_of(store) == {"bad", "one", "two", "three"}
+    assert [each[0] for each in _aside(store)] == [2]
+    item = store.get(("a", "b"), "bad")
+    assert item is not None and item.value["n"] == 1
+    assert verify(store).exit_code == 0
+
+
 def test_a_writer_whose_own_event_is_set_aside_is_told(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

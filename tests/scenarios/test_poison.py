@@ -52,6 +52,15 @@ POISON: dict[str, Record] = {
     "vectors cut": encode(
         Event(Kind.PUT, KEY, new_id(), b'{"n":1}', embedded=Embedded("tiny/4", 4, ("t",), b"\x00" * 15))
     ),
+    "vectors not finite": encode(
+        Event(
+            Kind.PUT,
+            KEY,
+            new_id(),
+            b'{"n":1}',
+            embedded=Embedded("tiny/4", 4, ("t",), b"\x00\x00\xc0\x7f" * 4),
+        )
+    ),
     "key of no memory": GOOD._replace(key=b"garbage"),
     "key not text": GOOD._replace(key=b"\x02a\x00\x01\xff\xfe"),
     "put without value": GOOD._replace(value=None),

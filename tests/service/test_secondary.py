@@ -54,12 +54,12 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     owner.db.close()
 
 
-def generations(secondary: Secondary) -> set[int]:
+def generations(secondary: Secondary[Database]) -> set[int]:
     return {int(value) for name in NAMES for _, value in scan(getattr(secondary.db, name), b"")}
 
 
 def test_rows_flushed_before_they_were_read_are_noticed(owner: Owner) -> None:
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     owner.write()
     assert secondary.is_behind()
     assert secondary.catch_up()
@@ -68,14 +68,14 @@ def test_rows_flushed_before_they_were_read_are_noticed(owner: Owner) -> None:
     owner.flush(*NAMES)
     assert not secondary.catch_up()
     secondary.close()
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     assert generations(secondary) == {3}
     assert not secondary.is_behind()
     secondary.close()
 
 
 def test_rows_that_were_read_before_they_were_flushed_need_no_new_one(owner: Owner) -> None:
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     chosen = ("items", "recency", "vectors"), ("items", "history")
     for at in range(10):
         owner.write()
@@ -91,7 +91,7 @@ def test_rows_that_were_read_before_they_were_flushed_need_no_new_one(owner: Own
 @pytest.mark.parametrize("seed", range(8))
 def test_families_agree_after_any_history(owner: Owner, seed: int) -> None:
     chance = random.Random(seed)
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     reopened = 0
     for _ in range(100):
         act = chance.random()
@@ -106,7 +106,7 @@ def test_families_agree_after_any_history(owner: Owner, seed: int) -> None:
         else:
             if secondary.is_behind() and not secondary.catch_up():
                 secondary.close()
-                secondary = Secondary(owner.path, CACHE, owner.path.parent)
+                secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
                 reopened += 1
             assert generations(secondary) == {owner.generation}
     assert reopened
@@ -114,7 +114,7 @@ def test_families_agree_after_any_history(owner: Owner, seed: int) -> None:
 
 
 def test_it_stands_still_until_it_is_told_to_move(owner: Owner) -> None:
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     for _ in range(20):
         owner.write()
         owner.flush(*NAMES)
@@ -124,7 +124,7 @@ def test_it_stands_still_until_it_is_told_to_move(owner: Owner) -> None:
 
 
 def test_a_database_that_was_made_again_has_another_identity(owner: Owner, tmp_path: Path) -> None:
-    secondary = Secondary(owner.path, CACHE, owner.path.parent)
+    secondary = Secondary(owner.path, CACHE, owner.path.parent, Database)
     assert secondary.identity == identity(owner.path) is not None
     other = Owner(tmp_path / "other")
     assert identity(other.path) != secondary.identity
@@ -136,4 +136,4 @@ def test_where_there_is_nothing(tmp_path: Path) -> None:
     assert identity(tmp_path / "none") is None
     assert look(tmp_path / "none").logs == {}
     with pytest.raises(ViewDamaged):
-        Secondary(tmp_path / "none", CACHE, tmp_path)
+        Secondary(tmp_path / "none", CACHE, tmp_path, Database)

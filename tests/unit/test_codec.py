@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,8 @@ texts = st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=2
 
 
 def stored(record: Record, offset: int = 7) -> StoredRecord:
-    return StoredRecord(0, offset, 1, 1, bytes(16), 1, *record)
+    """As it is read back: bytes, without what its writer knows of them."""
+    return StoredRecord(0, offset, 1, 1, bytes(16), 1, record.key, record.value, tuple(record.headers))
 
 
 def embedded(paths: list[str], dims: int) -> Embedded:
@@ -46,6 +48,25 @@ def test_a_put_comes_back_whole_and_its_bytes_are_always_the_same(event: Event) 
     assert encode(event) == record
     assert record.value == event.value
     assert decode(stored(record)) == event
+
+
+@settings(max_examples=100, deadline=None)
+@given(puts)
+def test_who_made_a_record_is_given_the_event_that_everybody_else_reads(event: Event) -> None:
+    record = encode(event)
+    own = StoredRecord(0, 7, 1, 1, bytes(16), 1, *record)
+    assert decode(own) is event
+    assert own == stored(record) and decode(stored(record)) == event
+
+
+def test_a_record_that_was_changed_is_read_anew() -> None:
+    event = Event(Kind.PUT, KEY, new_id(), b'{"n":1}')
+    own = StoredRecord(0, 7, 1, 1, bytes(16), 1, *encode(event))
+    other = encode_item(("b",), "k")
+    assert decode(own._replace(key=other)) == event._replace(key=other)
+    assert decode(own._replace(value=b"{}")) == event._replace(value=b"{}")
+    with pytest.raises(UndecodableEvent):
+        decode(own._replace(value=None))
 
 
 @pytest.mark.parametrize("kind", [Kind.DELETE, Kind.EXPIRE, Kind.TOUCH])
@@ -105,6 +126,8 @@ def _changed(**headers: bytes | None) -> Record:
         {"model": None},
         {"model": b"no size"},
         {"vectors": b"123"},
+        {"vectors": np.array([1, np.nan], "<f4").tobytes()},
+        {"vectors": np.array([-np.inf, np.inf], "<f4").tobytes()},
         {"vector_paths": b"[]"},
         {"expected_version": b"many"},
     ],
@@ -112,6 +135,12 @@ def _changed(**headers: bytes | None) -> Record:
 def test_what_cannot_be_understood_is_refused_by_its_place(changes: dict[str, Any]) -> None:
     with pytest.raises(UndecodableEvent, match="partition 0, offset 7"):
         decode(stored(_changed(**changes)))
+
+
+def test_large_numbers_whose_sum_is_not_finite_are_vectors() -> None:
+    large = np.array([3e38, 3e38], "<f4").tobytes()
+    made = decode(stored(_changed(vectors=large))).embedded
+    assert made is not None and made.data == large
 
 
 def test_an_error_about_an_event_shows_nothing_of_its_content() -> None:

@@ -172,7 +172,17 @@ class KafkaLog:
 
     def open_checkpoints(self) -> KafkaLog:
         """The log of checkpoints: the topic with ``.checkpoints`` behind its name, made when missing."""
-        return KafkaLog(self._place.model_copy(update={"topic": f"{self._place.topic}.checkpoints"}))
+        return KafkaLog(self._of_checkpoints())
+
+    def find_checkpoints(self) -> KafkaLog | None:
+        """The log of checkpoints, if its topic is there."""
+        place = self._of_checkpoints()
+        questions = Questions(place)
+        try:
+            found = questions.topic()
+        finally:
+            questions.close()
+        return None if found is None else KafkaLog(place)
 
     def position_at(self, time_us: int) -> Position:
         """The position after the last record appended at or before a time. Raises ``LogUnavailable``."""
@@ -193,6 +203,9 @@ class KafkaLog:
         self._watch.join(1.0)
 
     # ------------------------------------------------------------------ inside
+
+    def _of_checkpoints(self) -> KafkaPlace:
+        return self._place.model_copy(update={"topic": f"{self._place.topic}.checkpoints"})
 
     def _check(self) -> None:
         if self._closed:

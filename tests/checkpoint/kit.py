@@ -1,0 +1,135 @@
+"""What the tests of the checkpointer share: checkpoints by hand, threads put by hand, and whole views."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+
+from eventstore.checkpoint import EventSaver
+from eventstore.checkpoint.events import Event, decode
+from eventstore.log import EmbeddedLog
+from projector.checkpoints.collecting import collect
+from projector.checkpoints.overlay import Overlay
+from projector.checkpoints.runtime import OpenCheckpoints
+from projector.rocks import scan
+
+
+def config(thread: str, namespace: str = "", id: str | None = None) -> RunnableConfig:
+    named = {"thread_id": thread, "checkpoint_ns": namespace}
+    if id is not None:
+        named["checkpoint_id"] = id
+    return cast(RunnableConfig, {"configurable": named})
+
+
+def checkpoint(id: str, values: Mapping[str, Any], versions: Mapping[str, Any] | None = None) -> Checkpoint:
+    """A checkpoint whose channels are of the version that its id gives, where none is said."""
+    return {
+        "v": 4,
+        "id": id,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": dict(values),
+        "channel_versions": dict(versions if versions is not None else dict.fromkeys(values, id)),
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+
+
+def put(
+    saver: EventSaver,
+    thread: str,
+    id: str,
+    values: Mapping[str, Any],
+    *,
+    parent: str | None = None,
+    namespace: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    versions: Mapping[str, Any] | None = None,
+) -> RunnableConfig:
+    """Put a checkpoint all of whose channels are new."""
+    made = checkpoint(id, values, versions)
+    given = cast(Any, {"source": "loop", "step": 1, "parents": {}} | dict(metadata or {}))
+    return saver.put(config(thread, namespace, parent), made, given, made["channel_versions"])
+
+
+def values(saver: EventSaver, thread: str, id: str | None = None, namespace: str = "") -> Any:
+    """The values of a checkpoint, or of the newest; ``None`` where there is none."""
+    found = saver.get_tuple(config(thread, namespace, id))
+    return None if found is None else found.checkpoint["channel_values"]
+
+
+def ids(saver: EventSaver, thread: str) -> list[str]:
+    return [each.checkpoint["id"] for each in saver.list(config(thread))]
+
+
+def everything(saver: EventSaver) -> list[CheckpointTuple]:
+    return list(saver.list(None))
+
+
+def grown(chance: random.Random, items: list[str]) -> list[str]:
+    """The same list as an agent would leave it behind a turn: longer, mostly."""
+    items = list(items)
+    what = chance.random()
+    if what < 0.7 or not items:
+        items += [text(chance) for _ in range(chance.randrange(1, 4))]
+    elif what < 0.8:
+        items[chance.randrange(len(items))] = text(chance)
+    elif what < 0.9:
+        del items[: chance.randrange(len(items))]
+    else:
+        items.pop()
+    return items
+
+
+def text(chance: random.Random, most: int = 400) -> str:
+    return "".join(chance.choices("abcdefgh ", k=chance.randrange(most)))
+
+
+# ------------------------------------------------------------------ the view
+
+
+def runtime_of(saver: EventSaver) -> OpenCheckpoints:
+    runtime = saver._engine.runtime
+    assert isinstance(runtime, OpenCheckpoints)
+    return runtime
+
+
+def rows(saver: EventSaver) -> dict[bytes, bytes]:
+    """Every row of the view: two views of one log must agree on all of them."""
+    runtime = runtime_of(saver)
+    runtime.catch_up()
+    return dict(scan(runtime._view.db.default, b""))
+
+
+def uncollected(saver: EventSaver, threads: Iterable[str]) -> list[bytes]:
+    """Rows that a mark and sweep of some threads would remove."""
+    before = rows(saver)
+    changes = Overlay(runtime_of(saver)._view.db.default)
+    for thread in threads:
+        collect(changes, thread)
+    return [key for key in before if changes.get(key) is None]
+
+
+def rebuilt(folder: Path, **options: Any) -> EventSaver:
+    """A saver whose view has nothing but the log to come from. No other may be open there."""
+    shutil.rmtree(folder / "views")
+    return EventSaver.open(folder, **options)
+
+
+def log_bytes(folder: Path) -> int:
+    """Bytes of the checkpoints' log, without what is allocated ahead."""
+    return sum(len(path.read_bytes().rstrip(b"\0")) for path in (folder / "checkpoints").glob("*.seg"))
+
+
+def events(folder: Path) -> list[Event]:
+    """What the log of checkpoints holds, read by an outsider."""
+    log = EmbeddedLog.open(folder / "checkpoints")
+    try:
+        return [decode(record) for group in log.read(0) for record in group]
+    finally:
+        log.close()

@@ -1,0 +1,36 @@
+"""A process killed at any moment loses no acknowledged call and leaves nothing half visible."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.kit import ROOT
+
+KILLS = int(os.environ.get("EVENTSTORE_KILLS", "8"))
+
+
+def run(name: str, *arguments: object, timeout: float = 110) -> list[Any]:
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.checkpoint.children", name, *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert child.returncode == 0, child.stdout[-4000:] + child.stderr[-4000:]
+    return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+def test_a_killed_process_loses_no_checkpoint_it_acknowledged(tmp_path: Path) -> None:
+    """Three threads put, write, prune and copy; some states take several records."""
+    storm, end = run("storm", tmp_path / "store", KILLS, 1, timeout=100 + 2 * KILLS)
+    assert storm["acknowledged"] > KILLS
+    assert "failed" not in end, end
+    assert end["equal"], "a rebuild from the log differs from the view"
+    assert end["left"] == 0
+    assert end["rows"] > 20

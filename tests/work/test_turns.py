@@ -1,0 +1,108 @@
+"""Long work for a coroutine lets the event loop have the interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from langgraph.store.base import GetOp, PutOp
+
+import eventstore.turns
+from eventstore import EventStore
+from eventstore.turns import EVERY_ROWS, EVERY_STEPS, beside, give_way, in_turns
+from tests.work.counting import Counted
+
+MEMORIES = 4 * EVERY_ROWS
+
+
+@pytest.fixture
+def given_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The thread of each time that the interpreter was offered; a turn is over as soon as it begins."""
+    offered: list[int] = []
+    sleep = time.sleep
+
+    def noted(seconds: float) -> None:
+        if seconds == 0:
+            offered.append(threading.get_ident())
+        else:
+            sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", noted)
+    monkeypatch.setattr(eventstore.turns, "TURN_SECONDS", -1.0)
+    return offered
+
+
+def test_nothing_is_lost_on_the_way(given_way: list[int]) -> None:
+    async def main() -> list[int]:
+        return await beside(lambda: list(in_turns(range(10), 3)))
+
+    assert asyncio.run(main()) == list(range(10))
+    assert len(given_way) == 3 and threading.get_ident() not in given_way
+
+
+def test_what_is_raised_beside_the_loop_is_raised_here_and_ends_the_turns(given_way: list[int]) -> None:
+    def fails() -> None:
+        raise ValueError("x")
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            with pytest.raises(ValueError, match="x"):
+                await beside(fails)
+            await asyncio.to_thread(give_way)  # in the same thread
+
+    asyncio.run(main())
+    assert given_way == []
+
+
+LONG: list[tuple[Callable[[EventStore], Awaitable[object]], int]] = [
+    (lambda store: store.asearch(("u",), filter={"n": -1}), MEMORIES // EVERY_ROWS),
+    (lambda store: store.asearch(("u",), limit=MEMORIES), MEMORIES // EVERY_ROWS - 1),
+    (lambda store: store.alist_namespaces(suffix=("x",)), MEMORIES // EVERY_ROWS),
+    (lambda store: store.as_of(MEMORIES).asearch(("u",), limit=5), MEMORIES // EVERY_STEPS),
+    (lambda store: store.adiff(0, MEMORIES), MEMORIES // EVERY_STEPS),
+    (lambda store: store.abatch([GetOp(("u", "n1"), "k1")] * 200), 2 * (200 // EVERY_STEPS)),
+    (
+        lambda store: store.abatch([PutOp(("v",), f"k{n}", {"n": n}, False) for n in range(200)]),
+        2 * (200 // EVERY_STEPS),
+    ),
+]
+
+
+@pytest.mark.parametrize(("act", "least"), LONG)
+def test_long_work_gives_way_to_the_loop(
+    counted: Counted, given_way: list[int], act: Callable[[EventStore], Awaitable[object]], least: int
+) -> None:
+    fill(counted)
+
+    async def main() -> None:
+        await act(counted.store)
+
+    asyncio.run(main())
+    assert len(given_way) >= least
+    assert threading.get_ident() not in given_way
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda store: store.search(("u",), filter={"n": -1}),
+        lambda store: store.batch([GetOp(("u", "n1"), "k1")] * 200),
+        lambda store: store.list_namespaces(suffix=("x",)),
+    ],
+)
+def test_where_there_is_no_loop_nobody_is_given_way_to(
+    counted: Counted, given_way: list[int], act: Callable[[EventStore], object]
+) -> None:
+    fill(counted)
+    act(counted.store)
+    assert given_way == []
+
+
+def fill(counted: Counted) -> None:
+    ops = [PutOp(("u", f"n{number}"), f"k{number}", {"n": number}, False) for number in range(MEMORIES)]
+    counted.store.batch(ops)
