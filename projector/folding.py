@@ -7,33 +7,27 @@ cannot be applied, is decided by the runner.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from rocksdict import WriteBatch
 
 from eventstore.codec import decode
 from eventstore.errors import UndecodableEvent
-from eventstore.events import Event, Kind
+from eventstore.events import Kind
 from eventstore.keys import ancestors, namespace_end
-from eventstore.log.base import Chunk, StoredRecord
+from eventstore.log.base import Chunk
 from eventstore.log.position import Position
 from eventstore.views import Outcome, Quarantined, Signature
-from projector.fold import WriterState, fold, is_duplicate, version_seen
-from projector.projections import history, models, quarantine, recency, vectors
+from projector.fold import WriterState, fold, version_seen
+from projector.intake import Decoding, Place, Writers
+from projector.projections import history, models, recency, vectors
 from projector.projections.base import Change
 from projector.projections.items import Items
 from projector.projections.namespaces import Namespaces
-from projector.rocks import get
 from projector.view import MaterializedView
 
-_WRITER: Final = struct.Struct(">QQ")
-_WRITERS: Final = 10_000
 _new = tuple.__new__  # half the time of calling the class, and this runs once per event
-
-Place = tuple[int, int]
-"""Partition and offset."""
 
 
 class Folded(NamedTuple):
@@ -73,10 +67,10 @@ class Folding:
     def __init__(self, view: MaterializedView, sets_aside: bool) -> None:
         """``sets_aside`` says that an event which cannot be applied does not stop those behind it."""
         self._view = view
-        self._sets_aside = sets_aside
+        self._decoding = Decoding(decode, sets_aside)
         self._items = Items(view.db)
         self._namespaces = Namespaces(view.db)
-        self._writers: dict[bytes, WriterState] = {}
+        self._writers = Writers(lambda: view.db.default)
 
     def fold(
         self, chunks: Iterable[Chunk], start: Position, unfit: Mapping[Place, UndecodableEvent]
@@ -99,22 +93,16 @@ class Folding:
         items.begin()
         self._namespaces.begin()
         upto = list(start)
-        session, of, partition = b"", b"", -1
         for chunk in chunks:
             try:
-                decoded = self._decode(chunk.records, upto, aside, unfit)
+                decoded = self._decoding.fresh(chunk.records, upto, aside, unfit)
             except UndecodableEvent as error:
                 failure = error
                 break
             for record, event in decoded:
-                if record.session is not of or record.partition != partition:
-                    of, partition = record.session, record.partition
-                    session = of + partition.to_bytes(2, "big")
-                writer = writers.get(session) or self._writer(session)
-                if is_duplicate(writer, record):
+                if self._writers.is_duplicate(record, writers):
                     outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
                     continue
-                writers[session] = _new(WriterState, (record.sequence, record.appended_us))
                 if event.kind is Kind.MODEL:
                     model = models.write(batch, record, event)
                     continue
@@ -146,35 +134,7 @@ class Folding:
         """Make visible what :meth:`fold` returned last. Raises ``ViewError``; then nothing is."""
         self._view.commit(folded.batch, folded.end, folded.changed, folded.model, folded.aside)
         self._namespaces.committed(folded.counts)
-        if len(self._writers) > _WRITERS:
-            self._writers.clear()
-        self._writers.update(folded.writers)
-
-    def _decode(
-        self,
-        records: Sequence[StoredRecord],
-        upto: Sequence[int],
-        aside: list[Quarantined],
-        unfit: Mapping[Place, UndecodableEvent],
-    ) -> list[tuple[StoredRecord, Event]]:
-        """Records not applied yet, with their events. Raises ``UndecodableEvent`` unless such are set aside.
-
-        Of an atomic batch only they are: which records a log gives out together can differ between
-        two readers, what their views hold must not.
-        """
-        decoded = []
-        for record in records:
-            if record.offset < upto[record.partition]:
-                continue
-            try:
-                if unfit and (record.partition, record.offset) in unfit:
-                    raise unfit[record.partition, record.offset]
-                decoded.append((record, decode(record)))
-            except UndecodableEvent as error:
-                if not self._sets_aside:
-                    raise
-                aside.append(quarantine.of(record, error))
-        return decoded
+        self._writers.committed(folded.writers)
 
     def _write(self, batch: WriteBatch, writers: Mapping[bytes, WriterState]) -> dict[bytes, tuple[int, int]]:
         """Rows written once for all events of the batch; returns how many memories there are where."""
@@ -184,14 +144,5 @@ class Folding:
             self._items.write(batch, change, items)
             recency.write(batch, change, newest)
             counts.add(change)
-        for session, state in writers.items():
-            batch.put(b"w" + session, _WRITER.pack(*state))
+        self._writers.write(batch, writers)
         return counts.write(batch, handles["namespaces"])
-
-    def _writer(self, session: bytes) -> WriterState | None:
-        known = self._writers.get(session)
-        if known is None:
-            data = get(self._view.db.default, b"w" + session)
-            if data is not None:
-                known = self._writers[session] = WriterState(*_WRITER.unpack(data))
-        return known

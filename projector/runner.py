@@ -28,7 +28,8 @@ from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome, Quarantined
-from projector.folding import Folded, Folding, Folds, Place
+from projector.folding import Folded, Folding, Folds
+from projector.intake import Place
 from projector.projections import quarantine
 from projector.rocks import let_go
 from projector.unfit import NOT_OF_AN_EVENT, find_unfit

@@ -13,7 +13,8 @@ from typing import Final
 from eventstore.errors import EventStoreError, UnappliedEvent, UndecodableEvent
 from eventstore.log.base import Chunk, StoredRecord
 from eventstore.log.position import Position
-from projector.folding import Folds, Place
+from projector.folding import Folds
+from projector.intake import Place
 from projector.rocks import let_go
 
 NOT_OF_AN_EVENT: Final = (EventStoreError, MemoryError, RecursionError)

@@ -96,9 +96,8 @@ class Reading:
         return cast(CheckpointMetadata, serde.loads_typed(self.packed(row, row.metadata, b"metadata")))
 
     def is_current(self, row: Row) -> bool:
-        """Whether a checkpoint is still there as it was read."""
-        now = self._view().row(row.at)
-        return now is not None and now.event == row.event and now.hidden == row.hidden
+        """Whether a checkpoint is still there as it was put; it may be hidden by now."""
+        return self._view().event(row.at) == row.event
 
     # ------------------------------------------------------------------ inside
 

@@ -72,6 +72,9 @@ class CheckpointView(Protocol):
     def row(self, at: Where) -> Row | None:
         """A checkpoint, hidden or not."""
 
+    def event(self, at: Where) -> tuple[int, int] | None:
+        """Partition and offset of the event that a checkpoint was put by, hidden or not."""
+
     def page(
         self, thread: str | None, namespace: str | None, below: Where | str | None, limit: int
     ) -> Sequence[Where]:

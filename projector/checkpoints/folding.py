@@ -15,8 +15,8 @@ from projector.checkpoints.fold import Fold
 from projector.checkpoints.overlay import Overlay
 from projector.checkpoints.view import MaterializedCheckpoints
 from projector.fold import WriterState
-from projector.folding import Folded, Place
-from projector.intake import Decoding, Writers
+from projector.folding import Folded
+from projector.intake import Decoding, Place, Writers
 
 
 class CheckpointFolding:

@@ -129,6 +129,12 @@ def row(at: Where, data: bytes) -> Row:
     )
 
 
+def event_of(data: bytes) -> tuple[int, int]:
+    """Partition and offset of the event of :func:`pack_row`'s checkpoint."""
+    partition, offset = msgpack.unpackb(data)[1]
+    return partition, offset
+
+
 def pack_write(path: str, channel: str, value: Stored) -> bytes:
     """A pending write without its place."""
     return bytes(msgpack.packb([path, channel, value]))

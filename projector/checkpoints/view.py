@@ -63,6 +63,11 @@ class MaterializedCheckpoints:
             data = get(rows, tables.checkpoint_key(at))
             return None if data is None else tables.row(at, data)
 
+    def event(self, at: Where) -> tuple[int, int] | None:
+        with self._read() as rows:
+            data = get(rows, tables.checkpoint_key(at))
+            return None if data is None else tables.event_of(data)
+
     def page(
         self, thread: str | None, namespace: str | None, below: Where | str | None, limit: int
     ) -> Sequence[Where]:
