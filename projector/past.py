@@ -15,7 +15,6 @@ from eventstore.embedding import same_model
 from eventstore.errors import IndexMismatch
 from eventstore.keys import ancestors, memory_of, namespace_end
 from eventstore.log.position import Position
-from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.views import (
     HistoryRow,
     NamespaceCount,
@@ -62,7 +61,7 @@ class PastMoment:
         return (each.key for each in found)
 
     def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
-        for each in in_turns(history.standing(self._history, prefix, self._position), EVERY_STEPS):
+        for each in history.standing(self._history, prefix, self._position):
             if start is None or each.key >= start:
                 yield _row(each)
 
@@ -146,7 +145,7 @@ class PastMoment:
         """Memories under a prefix in key order, without their values, which may be many megabytes."""
         known = self._walked.get(prefix)
         if known is None:
-            walked = in_turns(history.standing(self._history, prefix, self._position), EVERY_STEPS)
+            walked = history.standing(self._history, prefix, self._position)
             known = self._walked[prefix] = {each.key: each._replace(packed=b"") for each in walked}
         return known
 

@@ -46,8 +46,12 @@ class Reading:
         if wanted.checkpoint is not None:
             row = view.row(Where(wanted.thread, namespace, wanted.checkpoint))
             return None if row is None or row.hidden else row
-        newest = view.page(wanted.thread, namespace, None, 1)
-        return view.row(newest[0]) if newest else None
+        while newest := view.page(wanted.thread, namespace, None, 1):
+            row = view.row(newest[0])
+            if row is not None and not row.hidden:
+                return row
+            # It went in between; another one may be the newest now.
+        return None
 
     def get(self, wanted: Target, serde: SerializerProtocol) -> CheckpointTuple | None:
         """A checkpoint, or the newest one. Raises ``CheckpointSealed``, ``ViewDamaged``."""
@@ -62,14 +66,17 @@ class Reading:
         serde: SerializerProtocol,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints, newest id first; nothing is held while the caller pauses."""
+        if limit == 0:
+            return
         left = limit
         for at in self._places(wanted, before, PAGE if limit is None or filter else min(limit, PAGE)):
-            if left is not None and left <= 0:
-                return
             found = self._filtered(at, filter, serde)
             if found is not None:
                 yield found
-                left = None if left is None else left - 1
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        return
 
     def history(
         self, wanted: Target, channels: Sequence[str], serde: SerializerProtocol

@@ -81,7 +81,7 @@ def _thinned(
     engine: Engine, thread: ThreadRow, by: Rule, serde: SerializerProtocol, dry_run: bool
 ) -> Thinned | None:
     view, name = engine.runtime.checkpoints, thread.thread
-    if thread.updated_us < by.idle_since_us:
+    if thread.updated_us < by.idle_since_us and _is_idle(engine, name, by.idle_since_us):
         freed = view.freed(Delete(Where(name)))
         if not dry_run:
             engine.delete(name)
@@ -102,6 +102,12 @@ def _thinned(
         kept=len(there) - going,
         bytes=freed,
     )
+
+
+def _is_idle(engine: Engine, thread: str, since_us: int) -> bool:
+    """Whether it still is: others were looked at meanwhile, and that may have taken long."""
+    engine.refresh()
+    return all(row.appended_us < since_us for row in engine.runtime.checkpoints.of_thread(thread))
 
 
 def _drop(engine: Engine, thread: str, kept: Kept, serde: SerializerProtocol) -> Drop | None:

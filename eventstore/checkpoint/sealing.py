@@ -62,19 +62,19 @@ class FolderKeys:
 
     def get(self, thread: str) -> bytes | None:
         """See :class:`ThreadKeys`. Raises ``CheckpointSealed`` where the master key is another one."""
-        try:
-            return self._read(thread)
-        except CheckpointSealed:
-            with self._alone():
-                return self._read(thread)  # it may have been read while it was being destroyed
+        with self._typed("be read"):
+            try:
+                return self._read(thread)
+            except CheckpointSealed:
+                with self._alone():
+                    return self._read(thread)  # it may have been read while it was being destroyed
 
     def make(self, thread: str) -> bytes:
-        """See :class:`ThreadKeys`."""
+        """See :class:`ThreadKeys`. Raises ``CheckpointSealed``, for a full disk as well."""
         found = self.get(thread)
         if found is not None:
             return found
-        key = secrets.token_bytes(KEY_BYTES)
-        with self._alone():
+        with self._typed("be kept"), self._alone():
             found = self._read(thread)
             if found is not None:
                 return found
@@ -89,9 +89,9 @@ class FolderKeys:
         return key
 
     def destroy(self, thread: str) -> None:
-        """See :class:`ThreadKeys`. The file is overwritten, then removed."""
+        """See :class:`ThreadKeys`. The file is overwritten, then removed. Raises ``CheckpointSealed``."""
         path = self._path(thread)
-        with self._alone():
+        with self._typed("be destroyed"), self._alone():
             try:
                 with path.open("r+b") as file:
                     file.write(bytes(path.stat().st_size))
@@ -110,6 +110,15 @@ class FolderKeys:
         if not any(data):
             return None  # whoever destroyed it did not come to remove the file
         return _opened(self._cipher, data, thread.encode(), f"the key of thread {thread!r}")
+
+    @contextmanager
+    def _typed(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointSealed(
+                f"the key of a thread cannot {what} in {self._folder}: {error.strerror}"
+            ) from error
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ def without(thread: str, rows: Sequence[Row], going: Collection[Where], metadata
         if not row.hidden and row.at not in going:
             _note_ancestors(row, by_place, metadata(row), needed)
     hidden = {at for at in going if at in needed}
-    dropped = {at for at in going if at not in needed}
+    dropped = {at for at in going if at in by_place and at not in needed}
     dropped |= {row.at for row in rows if row.hidden and row.at not in needed}
     if not hidden and not dropped:
         return None

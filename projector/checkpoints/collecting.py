@@ -42,7 +42,7 @@ def collect(rows: Overlay, thread: str) -> None:
             continue
         lower.update(tables.PART + name for name in tables.node_digests(data))
     prefix = tables.thread_prefix(tables.PART, thread)
-    for key, _ in rows.scan(prefix):
+    for key in rows.keys(prefix):
         if tables.PART + key[len(prefix) :] not in lower:
             rows.delete(key)
 

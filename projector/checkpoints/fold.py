@@ -142,7 +142,7 @@ class Fold:
                 )
                 continue
             self._rows.delete(tables.checkpoint_key(at))
-            for key, _ in self._rows.scan(tables.write_prefix(at)):
+            for key in self._rows.keys(tables.write_prefix(at)):
                 self._rows.delete(key)
         self._count(thread, -gone, None)
         collect(self._rows, thread)
@@ -178,7 +178,7 @@ class Fold:
                 rows.delete(tables.run_key(row.run, row.at))
         families = (tables.CHECKPOINT, tables.WRITE, tables.THREAD, tables.VALUE, tables.NODE, tables.PART)
         for family in families:
-            for key, _ in rows.scan(tables.thread_prefix(family, thread)):
+            for key in rows.keys(tables.thread_prefix(family, thread)):
                 rows.delete(key)
 
     # ------------------------------------------------------------------ values

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rocksdict import Rdict, WriteBatch
 
-from projector.rocks import get, scan
+from projector.rocks import get, scan, scan_keys
 
 
 class Overlay:
@@ -40,6 +40,13 @@ class Overlay:
         found = {key: value for key, value in scan(self._source, prefix) if key not in changed}
         found |= {key: value for key, value in changed.items() if value is not None}
         yield from sorted(found.items())
+
+    def keys(self, prefix: bytes) -> Iterator[bytes]:
+        """Keys under a prefix, in order, as they are when this is called; values are not fetched."""
+        changed = {key: value for key, value in self._changes.items() if key.startswith(prefix)}
+        found = [key for key in scan_keys(self._source, prefix) if key not in changed]
+        found += [key for key, value in changed.items() if value is not None]
+        yield from sorted(found)
 
     def write(self, batch: WriteBatch) -> None:
         """Put the changes into a batch, and begin anew."""

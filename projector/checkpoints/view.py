@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rocksdict import DbClosedError, Rdict, WriteBatch
 
@@ -76,14 +77,7 @@ class MaterializedCheckpoints:
                 return _newest_in(rows, tables.namespace_prefix(thread, namespace), below, limit)
             if thread is None:
                 return _newest(rows, below, limit)
-            # Few threads have many namespaces: their ids are put in order here.
-            prefix = tables.thread_prefix(tables.CHECKPOINT, thread)
-            found = [tables.where(key) for key in scan_keys(rows, prefix)]
-            found.sort(key=_by_id, reverse=True)
-            if below is not None:
-                last = (below, "", "") if isinstance(below, str) else _by_id(below)
-                found = [at for at in found if _by_id(at) < last]
-            return [at for at in found if get(rows, tables.id_key(at)) is not None][:limit]
+            return _newest_of(rows, thread, below, limit)
 
     def writes(self, at: Where) -> list[WriteRow]:
         with self._read() as rows:
@@ -214,10 +208,6 @@ class MaterializedCheckpoints:
         return StoreClosed("the saver is closed; open it again to use it")
 
 
-def _by_id(at: Where) -> tuple[str, str, str]:
-    return at.id, at.thread, at.namespace
-
-
 def _newest_in(rows: Rdict, prefix: bytes, below: Where | str | None, limit: int) -> list[Where]:
     """Checkpoints of one namespace, newest first, without the hidden ones."""
     found: list[Where] = []
@@ -228,6 +218,50 @@ def _newest_in(rows: Rdict, prefix: bytes, below: Where | str | None, limit: int
             found.append(at)
             if len(found) >= limit:
                 break
+    return found
+
+
+def _newest_of(rows: Rdict, thread: str, below: Where | str | None, limit: int) -> list[Where]:
+    """Checkpoints of all namespaces of a thread, newest first, without the hidden ones."""
+    it = rows.iter()
+
+    def last(namespace: str, end: bytes) -> tuple[str, str] | None:
+        prefix = tables.namespace_prefix(thread, namespace)
+        it.seek_for_prev(prefix + end)
+        if not it.valid() or not (key := it.key()).startswith(prefix):
+            return None
+        return tables.where(key).id, namespace
+
+    newest = []
+    for namespace in _namespaces(it, thread):
+        end = b"\xff"
+        if below is not None:
+            own = isinstance(below, Where) and namespace < below.namespace
+            id = below.id if isinstance(below, Where) else below
+            end = encode_labels((id,)) + end if own else encode_labels((id,))[:-1]
+        newest.append(last(namespace, end))
+    waiting = sorted(filter(None, newest))
+    found: list[Where] = []
+    while waiting and len(found) < limit:
+        id, namespace = waiting.pop()
+        at = Where(thread, namespace, id)
+        if get(rows, tables.id_key(at)) is not None:
+            found.append(at)
+        following = last(namespace, encode_labels((id,))[:-1])
+        if following is not None:
+            insort(waiting, following)
+    check(it)
+    return found
+
+
+def _namespaces(it: Any, thread: str) -> list[str]:
+    """Those of a thread that have checkpoints; what is in them is passed over."""
+    prefix = tables.thread_prefix(tables.CHECKPOINT, thread)
+    found: list[str] = []
+    it.seek(prefix)
+    while it.valid() and (key := it.key()).startswith(prefix):
+        found.append(tables.where(key).namespace)
+        it.seek(tables.namespace_prefix(thread, found[-1]) + b"\xff")
     return found
 
 

@@ -58,15 +58,15 @@ def moment_of(text: str) -> When:
         return text
     if text.startswith(_CHECKPOINT):
         return checkpoint_of(text.removeprefix(_CHECKPOINT))
-    return time_of(text, "a moment is a position, such as 42, checkpoint:THREAD, or")
+    return time_of(text, "neither a position, such as 42, nor checkpoint:THREAD, nor")
 
 
-def time_of(text: str, or_else: str) -> datetime:
-    """A time in ISO form; ``or_else`` is what could have been given instead."""
+def time_of(text: str, what_else: str) -> datetime:
+    """A time in ISO form; ``what_else`` it is not, in words before "a time"."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{or_else} a time, such as 2026-03-01T12:00Z; got {text!r}") from None
+        raise typer.BadParameter(f"{text!r} is {what_else} a time, such as 2026-03-01T12:00Z") from None
 
 
 def checkpoint_of(text: str) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _age(text: str, option: str) -> Age:
     found = _AGE.fullmatch(text)
     if found is not None:
         return timedelta(**{_UNITS[found[2]]: int(found[1])})
-    return time_of(text, f"{option} takes an age, such as 30d or 12h, or")
+    return time_of(text, f"neither an age, such as 30d or 12h, nor, for {option},")
 
 
 def _show_threads(found: Sequence[Thread], as_json: bool) -> None:

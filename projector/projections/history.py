@@ -20,6 +20,7 @@ from eventstore.errors import ViewDamaged
 from eventstore.events import UNVERSIONED, VALUED
 from eventstore.keys import escape, unescape
 from eventstore.log.position import Position
+from eventstore.turns import EVERY_STEPS, give_way
 from eventstore.views import HistoryRow, Occurrence, Wanted
 from projector.projections.base import Change
 from projector.rocks import check, get, scan
@@ -130,10 +131,14 @@ def standing(source: Rdict | Snapshot, prefix: bytes, position: Position) -> Ite
     start = escape(prefix)
     it = source.iter()
     it.seek(start)
+    walked = 0
     while it.valid():
         row = it.key()
         if not row.startswith(start):
             break
+        walked += 1
+        if walked % EVERY_STEPS == 0:
+            give_way()  # perhaps nothing stood at the position, and nothing is yielded for long
         stem = row[: -_OFFSET.size]
         found = _standing(it, stem, position)
         if found is not None:

@@ -28,6 +28,7 @@ from tests.checkpoint.kit import (
     ids,
     put,
     rows,
+    runtime_of,
     uncollected,
     values,
 )
@@ -118,6 +119,46 @@ def test_what_is_read_is_of_one_moment(open_saver: Callable[..., EventSaver]) ->
     fill()
     serde.at_load = lambda: (put(other, "t", "1", {"n": 2}), saver.list(config("t")))
     assert values(saver, "t") == {"n": 2}
+
+
+def test_the_newest_that_goes_meanwhile_gives_way_to_the_one_before(
+    open_saver: Callable[..., EventSaver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = open_saver()
+    put(saver, "t", "1", {"n": 1})
+    put(saver, "t", "2", {"n": 2}, parent="1", metadata={"run_id": "r"})
+    view: Any = runtime_of(saver).checkpoints
+    page = view.page
+
+    def then_gone(*arguments: Any) -> Any:
+        found = page(*arguments)
+        monkeypatch.undo()
+        saver.delete_for_runs(["r"])
+        return found
+
+    monkeypatch.setattr(view, "page", then_gone)
+    assert values(saver, "t") == {"n": 1}
+
+
+def test_what_runs_did_may_be_gone_when_it_is_to_be_removed(
+    open_saver: Callable[..., EventSaver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = open_saver()
+    for thread in ("t", "u"):
+        put(saver, thread, "1", {"n": 1}, metadata={"run_id": "r"})
+        put(saver, thread, "2", {"n": 2}, parent="1")
+    view: Any = runtime_of(saver).checkpoints
+    of_run = view.run
+
+    def then_gone(run: str) -> Any:
+        found = of_run(run)
+        monkeypatch.undo()
+        saver.delete_thread("t")
+        return found
+
+    monkeypatch.setattr(view, "run", then_gone)
+    saver.delete_for_runs(["r"])
+    assert [ids(saver, "t"), ids(saver, "u")] == [[], ["2"]]
 
 
 def test_the_history_of_a_channel_whose_thread_goes_meanwhile(open_saver: Callable[..., EventSaver]) -> None:

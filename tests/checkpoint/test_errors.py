@@ -31,7 +31,8 @@ from eventstore.errors import (
     ViewError,
 )
 from eventstore.log import EmbeddedLog, Record
-from projector.checkpoints import tables
+from projector.checkpoints import overlay, tables
+from projector.rocks import scan
 from tests.checkpoint.kit import (
     checkpoint,
     config,
@@ -63,21 +64,24 @@ WRONG: list[tuple[Any, type[EventStoreError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "error"), WRONG)
-def test_a_config_that_names_nothing(tmp_path: Path, given: Any, error: type[EventStoreError]) -> None:
+def test_configs_that_name_nothing(tmp_path: Path) -> None:
     made = checkpoint("1", {})
+    calls: list[Callable[[Any], object]] = [
+        lambda given: saver.get_tuple(given),
+        lambda given: saver.put(given, made, {}, {}),
+        lambda given: saver.put_writes(given, [("a", 1)], "task"),
+        lambda given: saver.get_delta_channel_history(config=given, channels=["a"]),
+        lambda given: asyncio.run(saver.aput(given, made, {}, {})),
+        lambda given: asyncio.run(saver.aget_tuple(given)),
+    ]
     with EventSaver.open(tmp_path / "s") as saver:
-        for call in (
-            lambda: saver.get_tuple(given),
-            lambda: saver.put(given, made, {}, {}),
-            lambda: saver.put_writes(given, [("a", 1)], "task"),
-            lambda: saver.get_delta_channel_history(config=given, channels=["a"]),
-            lambda: list(saver.list(given)) if given is not None else saver.get_tuple(given),
-            lambda: asyncio.run(saver.aput(given, made, {}, {})),
-            lambda: asyncio.run(saver.aget_tuple(given)),
-        ):
-            with pytest.raises(error):
-                call()
+        for given, error in WRONG:
+            for call in calls:
+                with pytest.raises(error):
+                    call(given)
+            if given is not None:
+                with pytest.raises(error):
+                    saver.list(given)
         assert everything(saver) == []
 
 
@@ -165,16 +169,19 @@ def test_an_event_that_cannot_be_read_stops_all_but_reads_by_id(tmp_path: Path, 
                 saver.delete_thread("t")
 
 
-@pytest.mark.parametrize("kind", POISON)
-def test_an_event_that_cannot_be_read_is_set_aside(tmp_path: Path, kind: str) -> None:
+def test_events_that_cannot_be_read_are_set_aside(tmp_path: Path) -> None:
+    aside = {"on_undecodable": "quarantine"}
     with EventSaver.open(tmp_path / "s") as saver:
         put(saver, "t", "1", {"n": 1})
-    poison(tmp_path / "s", POISON[kind])
-    aside = {"on_undecodable": "quarantine"}
+    for number, record in enumerate(POISON.values()):
+        poison(tmp_path / "s", record)
+        if not number:
+            with EventSaver.open(tmp_path / "s", config=aside) as saver:
+                put(saver, "t", "3", {"n": 3}, parent="1")
     with EventSaver.open(tmp_path / "s", config=aside) as saver:
-        put(saver, "t", "3", {"n": 3}, parent="1")
-        assert ids(saver, "t") == ["3", "1"]
-        assert runtime_of(saver)._view.quarantine.count == 1
+        put(saver, "t", "4", {"n": 4}, parent="3")
+        assert ids(saver, "t") == ["4", "3", "1"]
+        assert runtime_of(saver)._view.quarantine.count == len(POISON)
         live = rows(saver)
     with rebuilt(tmp_path / "s", config=aside) as saver:
         assert rows(saver) == live
@@ -370,6 +377,48 @@ def test_a_paused_listing_holds_nobody_up(tmp_path: Path) -> None:
         put(saver, "t", "200", {"n": 200})
         assert [each.checkpoint["id"] for each in listing] == []
         assert ids(saver, "t") == ["200", "199"]
+
+
+@pytest.mark.parametrize("given", [config("t"), {"configurable": {"thread_id": "t"}}, None])
+def test_the_newest_of_many_is_found_without_a_look_at_the_others(
+    tmp_path: Path, given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EventSaver.open(tmp_path / "s") as saver:
+        for number in range(150):
+            put(saver, "t", f"{number:03d}", {"n": number}, namespace="inner" if number % 3 else "")
+        looked: list[bytes] = []
+        for name in ("where", "where_by_id"):
+            monkeypatch.setattr(tables, name, counted(getattr(tables, name), looked))
+        listed = [each.checkpoint["id"] for each in saver.list(given, limit=3)]
+        assert listed == (["147", "144", "141"] if given == config("t") else ["149", "148", "147"])
+        assert len(looked) < 12
+
+
+def counted(act: Callable[..., Any], seen: list[bytes]) -> Callable[..., Any]:
+    def acted(key: bytes, *more: Any) -> Any:
+        seen.append(key)
+        return act(key, *more)
+
+    return acted
+
+
+def test_a_prune_reads_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be larger than memory; which parts go is decided by their names."""
+    with EventSaver.open(tmp_path / "s") as saver:
+        for number in range(20):
+            put(saver, "t", f"{number:03d}", {"x": noise(str(number))[:300_000]})
+        fetched: list[int] = []
+
+        def scanned(source: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for key, value in scan(source, prefix):
+                fetched.append(len(value))
+                yield key, value
+
+        monkeypatch.setattr(overlay, "scan", scanned)
+        saver.prune(["t"])
+        assert ids(saver, "t") == ["019"]
+        saver.delete_thread("t")
+        assert 0 < sum(fetched) < 100_000
 
 
 def test_a_forked_child_is_told(tmp_path: Path) -> None:

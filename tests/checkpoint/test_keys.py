@@ -352,6 +352,22 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         FolderKeys(tmp_path / "file" / "keys", MASTER)
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path, keys: FolderKeys) -> None:
+    """The put says so, and nothing of it is in the log."""
+    with EventSaver.open(tmp_path / "s", keys=keys) as saver:
+        put(saver, "t", "1", {"n": 1})
+        shutil.move(tmp_path / "keys", tmp_path / "away")
+        with pytest.raises(CheckpointSealed, match="cannot be kept"):
+            put(saver, "u", "1", {"n": 1})
+        with pytest.raises(CheckpointSealed, match="cannot be destroyed"):
+            keys.destroy("t")
+        with pytest.raises(CheckpointSealed, match="is not here"):
+            saver.get_tuple(config("t"))
+        shutil.move(tmp_path / "away", tmp_path / "keys")
+        put(saver, "u", "2", {"n": 2})
+        assert [each.checkpoint["id"] for each in everything(saver)] == ["2", "1"]
+
+
 def test_the_folder_of_keys_is_its_owners_alone(tmp_path: Path, keys: FolderKeys) -> None:
     keys.make("t")
     assert os.stat(tmp_path / "keys").st_mode & 0o077 == 0

@@ -311,3 +311,65 @@ def test_an_unchanged_value_is_inherited_through_what_went(tmp_path: Path) -> No
         saver.prune(["t"])
         assert values(saver, "t") == {"big": big, "n": 5}
         assert uncollected(saver, ["t"]) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_stays_of_a_delta_channel_is_rebuilt_as_before(tmp_path: Path, seed: int) -> None:
+    """Prunes, removed runs, a copy: whatever checkpoint is still there has the history it had."""
+    chance = random.Random(seed)
+
+    def history(saver: EventSaver, thread: str, id: str) -> Any:
+        found = saver.get_tuple(config(thread, "", id))
+        assert found is not None
+        # A channel whose value is there is not asked for its history.
+        channels = [each for each in "de" if each not in found.checkpoint["channel_values"]]
+        asked = saver.get_delta_channel_history(config=config(thread, "", id), channels=channels)
+        return found.checkpoint, found.metadata, found.pending_writes, asked
+
+    with EventSaver.open(tmp_path / "s") as saver:
+        known: dict[str, Any] = {}
+        for number in range(70):
+            id = f"{number:04d}"
+            parent = chance.choice(sorted(known)[-3:]) if known and chance.random() < 0.95 else None
+            given: dict[str, Any] = {"n": number}
+            counters = {}
+            for channel in "de":
+                if chance.random() < 0.2:
+                    given[channel] = [text(chance)]
+                else:
+                    counters[channel] = [1, 1]
+            metadata: Any = {"source": "loop", "step": number, "parents": {}, "run_id": chance.choice("xyz")}
+            if counters:
+                metadata["counters_since_delta_snapshot"] = counters
+            made = checkpoint(id, given)
+            saver.put(config("t", "", parent), made, metadata, made["channel_versions"])
+            for channel in "de":
+                if chance.random() < 0.6:
+                    saver.put_writes(config("t", "", id), [(channel, text(chance))], f"task{channel}")
+            known[id] = history(saver, "t", id)
+            for each in known:
+                if each == parent or chance.random() < 0.2:
+                    known[each] = history(saver, "t", each)
+            what = chance.random()
+            if what < 0.06:
+                saver.prune(["t"])
+            elif what < 0.1:
+                saver.delete_for_runs([chance.choice("xyz")])
+            elif what < 0.12:
+                saver.copy_thread("t", "copy")
+                for each in ids_of(saver, "copy"):
+                    assert history(saver, "copy", each) == history(saver, "t", each)
+                saver.delete_thread("copy")
+            there = ids_of(saver, "t")
+            known = {each: seen for each, seen in known.items() if each in there}
+            for each, seen in known.items():
+                assert history(saver, "t", each) == seen
+        live = rows(saver)
+    with rebuilt(tmp_path / "s") as saver:
+        assert rows(saver) == live
+        for each, seen in known.items():
+            assert history(saver, "t", each) == seen
+
+
+def ids_of(saver: EventSaver, thread: str) -> set[str]:
+    return {each.checkpoint["id"] for each in saver.list(config(thread))}

@@ -14,7 +14,8 @@ from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
 from eventstore.checkpoint import EventSaver, FolderKeys
-from tests.checkpoint.kit import checkpoint, config, log_bytes, put, rows, text, values
+from eventstore.checkpoint.events import encode
+from tests.checkpoint.kit import checkpoint, config, events, log_bytes, put, rows, text, values
 
 TURNS = 60
 NEW_BYTES = 1_200
@@ -107,3 +108,25 @@ def test_a_change_takes_what_is_new(tmp_path: Path, kind: str, most: int) -> Non
         taken = log_bytes(tmp_path / "s") - before
         assert values(saver, "t") == {"messages": after}
     assert taken < most, taken
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "one value": {"x": "s" * 2_000_000},
+    "many channels": {f"channel {number}": "v" * 60 for number in range(4_000)} | {"x": "s" * 700_000},
+    "lists": {f"list{number}": list(range(number, 30_000)) for number in range(5)},
+    "small elements": {"x": [["y" * 255, number] for number in range(20_000)]},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_record_is_larger_than_a_broker_takes(tmp_path: Path, state: str) -> None:
+    """Kafka's own default is 1 MB, whatever the topics are made with here."""
+    given = STATES[state]
+    with EventSaver.open(tmp_path / "s") as saver:
+        put(saver, "t", "1", given)
+        saver.put_writes(config("t", "", "1"), list(given.items())[:900], "task")
+        saver.copy_thread("t", "to")
+        assert values(saver, "to") == given
+    sizes = [len(encode(event).value or b"") for event in events(tmp_path / "s")]
+    assert max(sizes) < 1_000_000, sizes
+    assert len(sizes) > 4

@@ -126,19 +126,19 @@ def test_an_edited_list_has_the_parts_it_would_have_alone(
     )
 
 
-@pytest.mark.parametrize("limit", [limit for limit, _ in PART_BYTES[:-1]])
-def test_a_list_that_grows_past_a_step_of_sizes(limit: int) -> None:
+@pytest.mark.parametrize(("limit", "least"), PART_BYTES[:-1])
+def test_a_list_that_grows_past_a_step_of_sizes(limit: int, least: int) -> None:
     """From there on parts are larger, so none of those before can be taken over uncut."""
-    each = max(1_000, limit // 500)
-    items = ["x" * each] * (limit // (each + 3) - 1)
+    each = least * 3 // 2
+    count = limit // (each + 2)
+    while len(packed(["x" * each] * count).data) > limit:
+        count -= 1
+    items = ["x" * each] * count
     before = packed(items)
-    assert len(before.data) <= limit
-    while len(packed(items).data) <= limit + each:
-        items = [*items, "y" * each]
-        after = packed(items)
-        same_as_anew(before, after)
-        before = after
-    assert len(before.data) > limit
+    after = packed([*items, "y" * each, "z" * each])
+    assert len(after.data) > limit
+    same_as_anew(before, after)
+    same_as_anew(after, before)
 
 
 @pytest.mark.parametrize("off", [-1, 0, 1])
@@ -271,6 +271,17 @@ def test_extension_types_and_foreign_maps_are_cut_like_others() -> None:
         value = Packed("msgpack", msgpack.packb(msgpack.ExtType(code, inner)))
         is_whole(split(value), value)
         assert (len(split(value).digests) > 20) is (code == 7)
+
+
+@pytest.mark.parametrize("tail", [b"\xc1" * 50, b"\xdd\xff\xff\xff\xff", b"\xda\xff", b""])
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_an_element_that_only_begins_like_a_list(tail: bytes, size: int) -> None:
+    """What an extension holds is anybody's; found to be no msgpack halfway, it is cut like any bytes."""
+    inner = b"\x9f" + msgpack.packb("y" * 300) + msgpack.packb("z" * size) + tail
+    items = ["a" * 70, msgpack.ExtType(5, inner), "b" * 300, msgpack.ExtType(6, inner * 2), 1]
+    value = Packed("msgpack", msgpack.packb(items))
+    is_whole(split(value), value)
+    same_as_anew(value, Packed("msgpack", msgpack.packb([*items, "c"])))
 
 
 def test_values_of_every_size_through_the_saver(tmp_path: Path) -> None:

@@ -388,3 +388,21 @@ def test_checkpoints_of_the_past_that_are_not_there(run: Run, place: Path) -> No
     assert done.code == 2 and done.err.startswith("NoSuchMoment: ")
     both = run("eventstore", "search", place, "--checkpoint", "t2", "--as-of", "1")
     assert both.code == 2 and "two moments" in both.err
+
+
+def test_a_thread_that_went_on_meanwhile_is_not_idle_any_more(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Going through many threads takes its time; what is decided is decided of each as it is then."""
+    with EventSaver.open(place) as saver, EventSaver.open(place) as other:
+        cut = datetime.now(UTC)
+        delete = saver._engine.delete
+
+        def deleted(thread: str) -> None:
+            delete(thread)
+            talk(agent(other), "t:1", ["I am back"])
+
+        monkeypatch.setattr(saver._engine, "delete", deleted)
+        done = saver.thin_out(delete_idle=cut)
+        assert [each.thread for each in done] == ["t2"]
+        assert [each.thread for each in saver.threads()] == ["t:1"]

@@ -202,6 +202,21 @@ def test_order_of_tasks_is_kept_where_their_ids_do_not_give_it(tmp_path: Path) -
         assert migrate_threads(source, target).present == 1
 
 
+def test_a_special_write_that_is_newer_in_the_target_stays(tmp_path: Path) -> None:
+    """Of interrupts the last counts: the target may be at the second question by now."""
+    source = InMemorySaver()
+    at = put(source, {})
+    source.put_writes(at, [("__interrupt__", "first")], "task")
+    with EventSaver.open(tmp_path / "place") as target:
+        migrate_threads(source, target)
+        target.put_writes(at, [("__interrupt__", "second")], "task")
+        source.put_writes(at, [("__resume__", ["yes"])], "task")
+        assert migrate_threads(source, target).written == 1
+        assert by_task(target.get_tuple(HERE)) == {
+            "task": [("__interrupt__", "second"), ("__resume__", ["yes"])]
+        }
+
+
 def by_task(found: CheckpointTuple | None) -> dict[str, list[tuple[str, Any]]]:
     assert found is not None
     made: dict[str, list[tuple[str, Any]]] = {}
