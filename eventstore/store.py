@@ -19,8 +19,7 @@ import importlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, cast
+from typing import Any, Literal, NoReturn, cast
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -42,6 +41,7 @@ from eventstore.events import Provenance
 from eventstore.expiry import Expiry
 from eventstore.log.base import Batch
 from eventstore.log.position import Position
+from eventstore.opened import Opened
 from eventstore.operations import INLINE_OPS, Conditional, Get, check_get, is_quick
 from eventstore.past import Past
 from eventstore.plan import Plan, plan, records, refuse_rejected
@@ -52,7 +52,7 @@ from eventstore.turns import EVERY_STEPS, beside, in_turns
 from eventstore.views import Runtime, Written
 
 
-class EventStore(Past, BaseStore):
+class EventStore(Opened, Past, BaseStore):
     """A durable, event-sourced long-term memory. One class, sync and async.
 
     Safe to use from several threads and event loops at once. Make one with :meth:`open` or
@@ -137,23 +137,6 @@ class EventStore(Past, BaseStore):
             finally:
                 self._closed = True
                 self._runtime.release()
-
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -215,14 +215,11 @@ class Written(NamedTuple):
     """By partition and offset, for the records that did not take effect."""
 
 
-class Runtime(Protocol):
-    """Log, projector and view of one connection string, shared by the faces on it."""
+class LogRuntime(Protocol):
+    """A log and a view of it that is kept current, shared by the faces on it."""
 
     @property
     def log(self) -> Log: ...
-
-    @property
-    def view(self) -> View: ...
 
     @property
     def applied(self) -> Position:
@@ -241,17 +238,27 @@ class Runtime(Protocol):
     def write(self, batch: Batch) -> Written:
         """Append a batch and return when this process's view shows it."""
 
-    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
-        """Append batches in order, each on its own; a failed one has its error in its place."""
-
-    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
-        """The same without blocking the event loop."""
-
     async def awrite(self, batch: Batch) -> Written:
         """The same without blocking the event loop; a cancelled wait does not undo the write."""
 
     def catch_up(self) -> None:
         """Apply what the log holds beyond the view. A stopped projection stays where it is."""
+
+    def release(self) -> None:
+        """Give up one use; the last one closes log and view."""
+
+
+class Runtime(LogRuntime, Protocol):
+    """Log, projector and view of the memories of one connection string."""
+
+    @property
+    def view(self) -> View: ...
+
+    def write_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """Append batches in order, each on its own; a failed one has its error in its place."""
+
+    async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
+        """The same without blocking the event loop."""
 
     def wait_for(self, position: Position, timeout: float) -> None:
         """Return when the view holds everything before a position. Raises ``ViewBehind``."""
@@ -267,6 +274,3 @@ class Runtime(Protocol):
 
     def seen_at(self, wanted: Target) -> Position | None:
         """Up to where whoever put a checkpoint, or the newest of a thread, can have read memories."""
-
-    def release(self) -> None:
-        """Give up one use; the last one closes log and view."""

@@ -19,7 +19,7 @@ from eventstore.log.base import Log
 from eventstore.log.position import Position
 from projector import directories
 from projector.folding import Folding, Folds
-from projector.rocks import Opened
+from projector.rocks import Rocks
 from projector.runner import Progress, Projected, Projector
 from projector.view import MaterializedView
 
@@ -33,7 +33,7 @@ class View(Projected, Protocol):
     """What can be made beside another."""
 
     @property
-    def db(self) -> Opened: ...
+    def db(self) -> Rocks: ...
 
     def close(self) -> None:
         """Release it."""

@@ -7,13 +7,13 @@ from typing import Final
 
 from eventstore.errors import LogMismatch, ViewDamaged
 from eventstore.log.position import Position
-from projector.rocks import Opened, get
+from projector.rocks import Rocks, get
 
 FORMAT: Final = b"2"
 POSITION: Final = b"m:position"
 
 
-def check_made_from(db: Opened, directory: Path, log_id: str, form_read: bytes = FORMAT) -> bool:
+def check_made_from(db: Rocks, directory: Path, log_id: str, form_read: bytes = FORMAT) -> bool:
     """Whether a database is a view at all yet.
 
     Raises ``ViewDamaged`` for one of another release, ``LogMismatch`` for one of another log.
@@ -31,7 +31,7 @@ def check_made_from(db: Opened, directory: Path, log_id: str, form_read: bytes =
     return True
 
 
-def position_in(db: Opened, directory: Path, partitions: int) -> Position:
+def position_in(db: Rocks, directory: Path, partitions: int) -> Position:
     """Where a view stands. Raises ``LogMismatch`` for a log of another number of partitions."""
     data = get(db.default, POSITION)
     if data is None:

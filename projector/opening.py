@@ -24,14 +24,14 @@ from projector.view import MaterializedView
 log = logging.getLogger("projector.opening")
 
 
-class Opened(Projected, Protocol):
-    """A view that was opened."""
+class Closable(Projected, Protocol):
+    """A view that can be given up again."""
 
     def close(self) -> None:
         """Release it."""
 
 
-V = TypeVar("V", bound=Opened)
+V = TypeVar("V", bound=Closable)
 
 
 class Kind(NamedTuple, Generic[V]):

@@ -28,7 +28,7 @@ from eventstore.log.position import Position
 from eventstore.views import Written
 from projector.follower import Follower
 from projector.lease import Lease
-from projector.opening import Kind, Opened, open_view
+from projector.opening import Closable, Kind, open_view
 from projector.runner import Progress, after
 from projector.shared import OpenBeside, SharedRuntime
 
@@ -40,7 +40,7 @@ POLL_SECONDS: Final = 0.2
 """How long a look for new events waits; also how long closing may wait for it."""
 
 
-class View(Opened, Protocol):
+class View(Closable, Protocol):
     """What is kept current here."""
 
     def close(self, timeout: float = ..., *, anew: bool = False) -> None:

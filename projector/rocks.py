@@ -108,7 +108,7 @@ class _Threads:
 _threads = _Threads()
 
 
-class Opened:
+class Rocks:
     """An open RocksDB: a default column family, and others by name."""
 
     def __init__(
@@ -185,11 +185,11 @@ class Opened:
             raise failure
 
 
-class Database(Opened):
+class Database(Rocks):
     """What a view of memories is kept in."""
 
     def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
-        """Open or create, as :class:`Opened` does."""
+        """Open or create, as :class:`Rocks` does."""
         cache = Cache(cache_bytes)
         plain = {"compress": True, "bloom": False, "deletions": False}
         families = {
@@ -224,11 +224,11 @@ class Database(Opened):
                     family.flush(False)
 
 
-class CheckpointDatabase(Opened):
+class CheckpointDatabase(Rocks):
     """What a view of checkpoints is kept in: one family, since every row is found by its whole key."""
 
     def __init__(self, path: Path, cache_bytes: int, secondary: Path | None = None) -> None:
-        """Open or create, as :class:`Opened` does."""
+        """Open or create, as :class:`Rocks` does."""
         cache = Cache(cache_bytes)
         options = _options(cache, write_buffer=8 * MIB, compress=True, bloom=True, deletions=True)
         super().__init__(path, options, {}, secondary)

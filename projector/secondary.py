@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from eventstore.errors import ViewBehind, ViewError
-from projector.rocks import Opened
+from projector.rocks import Rocks
 
 ATTEMPTS: Final = 20
 PAUSE_SECONDS: Final = 0.005
@@ -41,7 +41,7 @@ class Files(NamedTuple):
         return max(self.logs, default=0)
 
 
-D = TypeVar("D", bound=Opened)
+D = TypeVar("D", bound=Rocks)
 Open = Callable[[Path, int, Path | None], D]
 """Opens a database in a folder with so many bytes of cache; with a scratch folder, only to be read."""
 

@@ -172,10 +172,12 @@ def _checkpoints(home: Path) -> Iterator[_Found]:
 
 
 def sets_aside(conn_string: str | Path, *, views: str | Path | None = None) -> bool:
-    """Whether a view kept here has set events aside; one that cannot be read has not."""
-    for home in directories.numbered(views_of(parse(conn_string), views)):
-        with contextlib.suppress(ViewError), of_directory(home) as frozen:
-            if next(quarantine.read(frozen.families["default"]), None) is not None:
+    """Whether a view kept here, of checkpoints too, has set events aside; one that cannot be read has not."""
+    at = views_of(parse(conn_string), views)
+    looks = ((at, _memories), (at / FOLDER, _checkpoints))
+    for look, home in ((look, home) for folder, look in looks for home in directories.numbered(folder)):
+        with contextlib.suppress(ViewError), look(home) as found:
+            if next(quarantine.read(found.rows), None) is not None:
                 return True
     return False
 

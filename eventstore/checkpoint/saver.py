@@ -11,8 +11,7 @@ import importlib
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -36,6 +35,7 @@ from eventstore.checkpoint.sealing import ThreadKeys
 from eventstore.checkpoint.upkeep import Upkeep
 from eventstore.config import StoreConfig
 from eventstore.errors import InvalidInput, InvalidType
+from eventstore.opened import Opened
 from eventstore.store import EventStore
 from eventstore.views import Runtime
 
@@ -44,7 +44,7 @@ _LONG_VERSION: Final = 32
 _STRATEGIES: Final = ("keep_latest", "delete")
 
 
-class EventSaver(Upkeep, BaseCheckpointSaver[str]):
+class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
     """A durable checkpointer that processes share. One class, sync and async.
 
     Safe to use from several threads and event loops at once. Make one with :meth:`open`,
@@ -111,22 +111,8 @@ class EventSaver(Upkeep, BaseCheckpointSaver[str]):
         """Give up log and view. Idempotent."""
         self._engine.close()
 
-    def __enter__(self) -> Self:
+    def _check(self) -> None:
         self._engine.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._engine.runtime.log.location!r})"

@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from eventstore.checkpoint.events import Delete, Drop, Packed, Where
-from eventstore.errors import EventStoreError
-from eventstore.log.base import Batch, Log, Record
-from eventstore.log.position import Position
-from eventstore.views import Written
+from eventstore.views import LogRuntime
 
 Stored = Packed | bytes
 """A small value itself, or the digest that names a larger one."""
@@ -114,37 +111,8 @@ class CheckpointView(Protocol):
         """Bytes of values that the view would hold less after an event."""
 
 
-class CheckpointRuntime(Protocol):
-    """Log, projector and view of the checkpoints that belong to a store; shared by its savers."""
-
-    @property
-    def log(self) -> Log: ...
+class CheckpointRuntime(LogRuntime, Protocol):
+    """Log, projector and view of the checkpoints that belong to a store."""
 
     @property
     def checkpoints(self) -> CheckpointView: ...
-
-    @property
-    def applied(self) -> Position:
-        """Everything before it is visible."""
-
-    @property
-    def stopped(self) -> EventStoreError | None:
-        """What stopped the projection, if it stopped."""
-
-    def check(self) -> None:
-        """Raise what makes the runtime unusable."""
-
-    def prepare(self, records: Sequence[Record]) -> Batch:
-        """Encode a batch in the caller's thread."""
-
-    def write(self, batch: Batch) -> Written:
-        """Append a batch and return when the view shows it."""
-
-    async def awrite(self, batch: Batch) -> Written:
-        """The same without blocking the event loop."""
-
-    def catch_up(self) -> None:
-        """Apply what the log holds beyond the view."""
-
-    def release(self) -> None:
-        """Give up one use; the last one closes log and view."""

@@ -36,8 +36,11 @@ def say(fact: Any) -> None:
 # ------------------------------------------------------------------------------ the storm
 
 
-def storm(directory: str, kills: str, seed: str) -> None:
-    """Kill a process that puts, prunes and copies; hold the next one to what it acknowledged."""
+def storm(directory: str, kills: str, seed: str, url: str = "") -> None:
+    """Kill a process that puts, prunes and copies; hold the next one to what it acknowledged.
+
+    On a log in a directory, or on a topic with the views there.
+    """
     chance = random.Random(int(seed))
     place = Path(directory)
     acknowledged = 0
@@ -49,7 +52,7 @@ def storm(directory: str, kills: str, seed: str) -> None:
         child = os.fork()
         if not child:
             os.close(read_end)
-            _guarded(partial(_write_on, place, known), write_end)
+            _guarded(partial(_write_on, place, url, known), write_end)
         os.close(write_end)
         with os.fdopen(read_end) as pipe:
             first = json.loads(pipe.readline() or '{"failed": "the child said nothing"}')
@@ -70,8 +73,12 @@ def storm(directory: str, kills: str, seed: str) -> None:
     say({"acknowledged": acknowledged})
     child = os.fork()
     if not child:
-        _guarded(lambda tell: tell(_compared(place, known)), sys.stdout.fileno())
+        _guarded(lambda tell: tell(_compared(place, url, known)), sys.stdout.fileno())
     os.waitpid(child, 0)
+
+
+def _open(place: Path, url: str) -> EventSaver:
+    return EventSaver.open(url or place, views=place / "views", config={"segment_bytes": 256 * 1024})
 
 
 def _guarded(act: Callable[[Tell], None], write_end: int) -> None:
@@ -130,8 +137,8 @@ def _whole(found: Any) -> None:
     assert len(found.pending_writes) in (0, 2)
 
 
-def _write_on(place: Path, known: list[list[Any]], tell: Tell) -> None:
-    saver = EventSaver.open(place, config={"segment_bytes": 256 * 1024})
+def _write_on(place: Path, url: str, known: list[list[Any]], tell: Tell) -> None:
+    saver = _open(place, url)
     _held_to(saver, known)
     tell("open")
 
@@ -181,13 +188,13 @@ def _writes(saver: EventSaver, thread: str, id: str, writes: Any) -> Callable[[]
     return lambda: saver.put_writes(config(thread, "", id), writes, f"task-{id}")
 
 
-def _compared(place: Path, known: list[list[Any]]) -> dict[str, Any]:
+def _compared(place: Path, url: str, known: list[list[Any]]) -> dict[str, Any]:
     """The live view against one made from nothing but the log."""
-    with EventSaver.open(place) as saver:
+    with _open(place, url) as saver:
         _held_to(saver, known)
         live = rows(saver)
     shutil.rmtree(place / "views")
-    with EventSaver.open(place) as saver:
+    with _open(place, url) as saver:
         equal = rows(saver) == live
         threads = [f"w{writer}" for writer in range(WRITERS)]
         for thread in threads:

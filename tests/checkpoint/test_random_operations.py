@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from tests.checkpoint.kit import (
     grown,
     rebuilt,
     rows,
+    runtime_of,
     text,
     uncollected,
     values,
@@ -196,6 +198,8 @@ class Act:
 
     def compare_all(self) -> None:
         assert [tuple(each) for each in everything(self.saver)] == self.model.list()
+        counts = {each.thread: each.checkpoints for each in runtime_of(self.saver).checkpoints.threads()}
+        assert counts == Counter(at[0] for at in self.model.kept)
         for thread in THREADS:
             for namespace in NAMESPACES:
                 for at in self.model.writes:

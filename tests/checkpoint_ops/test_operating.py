@@ -339,3 +339,17 @@ def test_a_rebuild_beside_the_process_that_has_the_view(run: Run, place: Path) -
 def test_a_rebuild_of_one_view_leaves_checkpoints_alone(run: Run, place: Path) -> None:
     done = run("projector", "rebuild", place, "--view", 0, "--json").json
     assert [each["directory"] for each in done] == [str(place / "views" / "0")]
+
+
+def test_commands_set_aside_what_the_views_have_set_aside(run: Run, place: Path) -> None:
+    log = EmbeddedLog.open(place / "checkpoints")
+    end = sum(log.high_water_mark())
+    log.append([log.prepare([Record(b"no thread of ours", b"{}", (("type", b"cp.put/99"),))])])
+    log.close()
+    stopped = run("eventstore", "prune", place, "--keep", 1)
+    assert stopped.code == 2 and stopped.err.startswith("UndecodableEvent: ")
+    with EventSaver.open(place, config={"on_undecodable": "quarantine"}):
+        assert run("projector", "status", place, "--json").json["checkpoints"]["views"][0]["quarantined"] == 1
+    assert str(end) in run("projector", "status", place).out
+    assert run("eventstore", "prune", place, "--keep", 1).code == 0
+    assert run("projector", "verify", place).code == 0
