@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 from eventstore.checkpoint.events import Assembled, Copy, Described, Packed, Part, Piece
@@ -19,6 +18,8 @@ from eventstore.checkpoint.views import CheckpointView, Manifest, Stored
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 200
+_LATEST: Final = 4_096
+_MANY_PARTS: Final = 16
 _PLAIN: Final = Seal()
 
 
@@ -41,6 +42,8 @@ class Contents:
     def __init__(self, view: Callable[[], CheckpointView], kept_bytes: int = KEPT_BYTES) -> None:
         self._view = view
         self._kept: Recent[Split] = Recent(kept_bytes)
+        self._latest: Recent[bytes] = Recent(_LATEST)
+        """Of each thread, the entry of the last value that has many parts."""
 
     def read(self, thread: str, stored: Stored, seal: Callable[[], Seal]) -> Packed:
         """A value's bytes; ``seal`` is asked for sealed ones.
@@ -53,14 +56,7 @@ class Contents:
         if kept is not None:
             return kept.packed()
         manifest = self._manifest(thread, stored)
-        opening = seal() if manifest.sealed else _PLAIN
-        pieces = []
-        for name, data in zip(manifest.digests, self._view().parts(thread, manifest.digests), strict=True):
-            if data is None:
-                raise Missing
-            pieces.append(opening.open_part(name, data))
-        ends = list(accumulate(map(len, pieces)))
-        value = Split(manifest.tag, manifest.head, b"".join(pieces), ends, manifest.digests)
+        value = self._put_together(thread, manifest, seal() if manifest.sealed else _PLAIN)
         self.keep(thread, value)
         return value.packed()
 
@@ -77,11 +73,34 @@ class Contents:
     def keep(self, thread: str, value: Split) -> None:
         """Remember a value."""
         weight = len(value.body) + _ENTRY_BYTES + 80 * len(value.digests)
-        self._kept.put(_entry(thread, value.name()), value, weight)
+        entry = _entry(thread, value.name())
+        self._kept.put(entry, value, weight)
+        if len(value.digests) >= _MANY_PARTS:
+            self._latest.put(_entry(thread), entry, 1)
 
     def describe(self, thread: str, seal: Seal, *, whole: bool = False) -> Description:
         """Begin to describe the values of one event; ``whole`` when it must name nothing that was before."""
         return Description(self._view(), thread, seal, whole)
+
+    def _put_together(self, thread: str, manifest: Manifest, seal: Seal) -> Split:
+        """A value from its parts; what it begins with is often in memory, with a neighbour's value."""
+        names = manifest.digests
+        latest = self._latest.get(_entry(thread))
+        near = None if latest is None else self._kept.get(latest)
+        shared = 0
+        if near is not None and names and near.digests[:1] == names[:1]:
+            shared = _run(names, 0, near.digests, 0)
+        pieces: list[bytes] = []
+        ends: list[int] = []
+        if near is not None and shared:
+            ends += near.ends[:shared]
+            pieces.append(near.body[: ends[-1]])
+        for name, data in zip(names[shared:], self._view().parts(thread, names[shared:]), strict=True):
+            if data is None:
+                raise Missing
+            pieces.append(seal.open_part(name, data))
+            ends.append(len(pieces[-1]) + (ends[-1] if ends else 0))
+        return Split(manifest.tag, manifest.head, b"".join(pieces), ends, names)
 
     def _manifest(self, thread: str, name: bytes) -> Manifest:
         found = self._view().manifest(thread, name)
@@ -172,5 +191,5 @@ def _run(new: tuple[bytes, ...], at: int, old: tuple[bytes, ...], first: int) ->
     )
 
 
-def _entry(thread: str, name: bytes) -> bytes:
+def _entry(thread: str, name: bytes = b"") -> bytes:
     return name + thread.encode("utf-8", "surrogatepass")

@@ -161,11 +161,14 @@ class Engine:
         raise _overtaken(thread)
 
     def decided(self, thread: str, decide: Callable[[], D]) -> D:
-        """What is decided from rows of a thread, anew if something of them went meanwhile."""
+        """What is decided from rows of a thread, anew if something of them went meanwhile.
+
+        Raises ``ViewDamaged`` where it is missing for good.
+        """
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(Missing):
                 return decide()
-        raise _overtaken(thread)
+        raise self.reading.damaged(thread)
 
     def append(self, events: Sequence[Event]) -> None:
         """Append events that always count."""

@@ -106,6 +106,14 @@ class Reading:
         """Whether a checkpoint is still there as it was put; it may be hidden by now."""
         return self._view().event(row.at) == row.event
 
+    def damaged(self, thread: str) -> ViewDamaged:
+        """What to raise when something is missing and nobody removes anything; the view is made anew then."""
+        self._view().mark_damaged()
+        return ViewDamaged(
+            f"part of a checkpoint of thread {thread!r} is missing from the view. The log is intact; open "
+            "the saver again and the view is rebuilt from it"
+        )
+
     # ------------------------------------------------------------------ inside
 
     def _whole(self, find: Callable[[], Row | None], read: Callable[[Row], T]) -> T | None:
@@ -124,7 +132,7 @@ class Reading:
             except Missing:
                 missing += self.is_current(row)
                 if missing == _ATTEMPTS:
-                    raise _damaged(row.at.thread) from None
+                    raise self.damaged(row.at.thread) from None
                 continue
             if self.is_current(row):
                 return found
@@ -205,10 +213,3 @@ def _channel_history(
     if channel in seeds:
         found["seed"] = seeds[channel]
     return found
-
-
-def _damaged(thread: str) -> ViewDamaged:
-    return ViewDamaged(
-        f"part of a checkpoint of thread {thread!r} is missing from the view. The log is intact; open the "
-        "saver again and the view is rebuilt from it"
-    )

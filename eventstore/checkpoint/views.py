@@ -107,6 +107,9 @@ class CheckpointView(Protocol):
     def size(self, thread: str) -> int:
         """Bytes that a thread's values take."""
 
+    def mark_damaged(self) -> None:
+        """Have the next open rebuild it from the log."""
+
     def freed(self, event: Drop | Delete) -> int:
         """Bytes of values that the view would hold less after an event."""
 

@@ -14,8 +14,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from eventstore.checkpoint import EventSaver
 from eventstore.checkpoint.events import Event, decode
 from eventstore.log import EmbeddedLog
-from projector.checkpoints.collecting import collect
-from projector.checkpoints.overlay import Overlay
+from projector.checkpoints import tables
 from projector.checkpoints.runtime import OpenCheckpoints
 from projector.rocks import scan
 
@@ -107,12 +106,34 @@ def rows(saver: EventSaver) -> dict[bytes, bytes]:
 
 
 def uncollected(saver: EventSaver, threads: Iterable[str]) -> list[bytes]:
-    """Rows that a mark and sweep of some threads would remove."""
-    before = rows(saver)
-    changes = Overlay(runtime_of(saver)._view.db.default)
+    """Rows of values, nodes and parts that nothing of some threads names; whatever is named is there."""
+    found = rows(saver)
+    left: list[bytes] = []
     for thread in threads:
-        collect(changes, thread)
-    return [key for key in before if changes.get(key) is None]
+
+        def under(family: bytes, thread: str = thread) -> dict[bytes, bytes]:
+            prefix = tables.thread_prefix(family, thread)
+            return {key[len(prefix) :]: data for key, data in found.items() if key.startswith(prefix)}
+
+        def swept(family: bytes, named: set[bytes], under: Any = under, thread: str = thread) -> list[bytes]:
+            there: dict[bytes, bytes] = under(family)
+            assert named <= there.keys()
+            left.extend(tables.thread_prefix(family, thread) + name for name in there.keys() - named)
+            return [there[name] for name in named]
+
+        stored: list[Any] = []
+        for key, data in found.items():
+            if key.startswith(tables.thread_prefix(tables.CHECKPOINT, thread)):
+                row = tables.row(tables.where(key), data)
+                stored += [row.body, row.metadata, *row.values.values()]
+            elif key.startswith(tables.thread_prefix(tables.WRITE, thread)):
+                stored.append(tables.write_row(key, data).value)
+        manifests = swept(tables.VALUE, {each for each in stored if isinstance(each, bytes)})
+        entries = [entry for data in manifests for entry in tables.manifest_entries(data)[3]]
+        nodes = swept(tables.NODE, {name for family, name in entries if family == tables.NODE})
+        parts = {name for family, name in entries if family == tables.PART}
+        swept(tables.PART, parts.union(*map(tables.node_digests, nodes)))
+    return left
 
 
 def rebuilt(folder: Path, **options: Any) -> EventSaver:

@@ -232,7 +232,7 @@ def equal_views(url: str, folder: Path) -> dict[str, str]:
 
 def test_two_processes_on_one_log(tmp_path: Path) -> None:
     """Puts race prunes and deletes of the other one; nobody ever meets half a checkpoint."""
-    for seen in processes(str(tmp_path / "s"), tmp_path, 40):
-        assert seen["puts"] > 8
+    for seen in processes(str(tmp_path / "s"), tmp_path, 30):
+        assert seen["puts"] > 5
         assert seen["overtaken"] == 0
     assert equal_views(str(tmp_path / "s"), tmp_path)

@@ -291,6 +291,7 @@ def test_a_part_missing_from_the_view_is_damage(tmp_path: Path) -> None:
     with EventSaver.open(tmp_path / "s") as saver:
         put(saver, "t", "1", {"x": "x" * 30_000})
         saver.put_writes(config("t", "", "1"), [("y", "y" * 900)], "task")
+        put(saver, "t", "2", {"x": 1}, parent="1", metadata={"note": "n" * 30_000})
     with EventSaver.open(tmp_path / "s") as saver:
         for key in rows(saver):
             if key.startswith(tables.PART):
@@ -299,5 +300,7 @@ def test_a_part_missing_from_the_view_is_damage(tmp_path: Path) -> None:
             saver.get_tuple(config("t"))
         with pytest.raises(ViewDamaged):
             list(saver.list(config("t")))
-    with rebuilt(tmp_path / "s") as saver:
-        assert values(saver, "t") == {"x": "x" * 30_000}
+        with pytest.raises(ViewDamaged):
+            saver.prune(["t"])
+    with EventSaver.open(tmp_path / "s") as saver:
+        assert values(saver, "t", "1") == {"x": "x" * 30_000}

@@ -46,6 +46,29 @@ def test_the_newest_of_many_is_found_without_a_look_at_the_others(
         assert len(looked) < 12
 
 
+def test_a_hidden_checkpoint_is_not_the_newest(tmp_path: Path) -> None:
+    """Removed by its run, though one that another clock gave a lower id is rebuilt from its writes."""
+    with EventSaver.open(tmp_path / "s") as saver:
+        put(saver, "t", "1", {"d": ["seed"]})
+        put(saver, "t", "9", {"n": 9}, parent="1", metadata={"run_id": "r"})
+        saver.put_writes(config("t", "", "9"), [("d", "nine")], "task")
+        delta = {"counters_since_delta_snapshot": {"d": [1, 1]}}
+        put(saver, "t", "5", {"n": 5}, parent="9", metadata=delta)
+        saver.delete_for_runs(["r"])
+        found = saver.get_tuple(config("t"))
+        assert found is not None
+        assert found.checkpoint["id"] == "5"
+        assert saver.get_tuple(config("t", "", "9")) is None
+        everywhere: Any = {"configurable": {"thread_id": "t"}}
+        for given in (config("t"), everywhere, None):
+            assert [each.checkpoint["id"] for each in saver.list(given)] == ["5", "1"]
+            assert [each.checkpoint["id"] for each in saver.list(given, limit=1)] == ["5"]
+            below = saver.list(given, before=config("t", "", "9"))
+            assert [each.checkpoint["id"] for each in below] == ["5", "1"]
+        history = saver.get_delta_channel_history(config=config("t"), channels=["d"])
+        assert history == {"d": {"writes": [("task", "d", "nine")], "seed": ["seed"]}}
+
+
 def counted(act: Callable[..., Any], seen: list[bytes]) -> Callable[..., Any]:
     def acted(key: bytes, *more: Any) -> Any:
         seen.append(key)

@@ -51,8 +51,8 @@ def savers(kafka_broker: Broker, tmp_path: Path, undo: ExitStack) -> Savers:
 def test_two_processes_on_one_topic(kafka_broker: Broker, tmp_path: Path) -> None:
     """Puts race prunes and deletes of the other one; nobody ever meets half a checkpoint."""
     where = url(kafka_broker, new_name(), partitions=3)
-    for seen in processes(where, tmp_path, 16):
-        assert seen["puts"] > 3
+    for seen in processes(where, tmp_path, 12):
+        assert seen["puts"] > 2
         assert seen["overtaken"] == 0
     assert equal_views(where, tmp_path)
 

@@ -92,7 +92,10 @@ class Act:
         versions: dict[str, Any] = dict(old.get("channel_versions", {}))
         new: dict[str, Any] = {}
         for channel in chance.sample(CHANNELS, chance.randrange(len(CHANNELS))):
-            new[channel] = versions[channel] = self.version(versions.get(channel))
+            versions[channel] = self.version(versions.get(channel))
+            if chance.random() < 0.9:
+                # Of the others only the version tells that they are not the parent's.
+                new[channel] = versions[channel]
             if chance.random() < 0.15:
                 channels.pop(channel, None)
             else:
