@@ -291,7 +291,13 @@ class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
         counted = 0
         if current is not None:
             number = current.partition(".")[0]
-            counted = int(number, 10 if len(number) == _LONG_VERSION else 16)
+            try:
+                counted = int(number, 10 if len(number) == _LONG_VERSION else 16)
+            except ValueError:
+                raise InvalidInput(
+                    f"{current!r} is no version that can be counted on; they begin with a number, as those of "
+                    "the savers that ship with LangGraph do"
+                ) from None
         return self._engine.moments.note(f"{counted + 1:08x}.{random.getrandbits(24):06x}")
 
     # ------------------------------------------------------------------ inside
