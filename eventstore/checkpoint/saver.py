@@ -295,8 +295,8 @@ class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
                 counted = int(number, 10 if len(number) == _LONG_VERSION else 16)
             except ValueError:
                 raise InvalidInput(
-                    f"{current!r} is no version that can be counted on; they begin with a number, as those of "
-                    "the savers that ship with LangGraph do"
+                    f"{current!r} is no version that can be counted on: they begin with a number, as those "
+                    "of the savers that ship with LangGraph do"
                 ) from None
         return self._engine.moments.note(f"{counted + 1:08x}.{random.getrandbits(24):06x}")
 
