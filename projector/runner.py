@@ -28,6 +28,7 @@ from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Chunk, Log, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome, Quarantined
+from projector.collector import HeldCollector
 from projector.folding import Folded, Folding, Folds
 from projector.intake import Place
 from projector.projections import quarantine
@@ -38,6 +39,8 @@ log = logging.getLogger("projector.runner")
 
 COMMIT_RECORDS: Final = 1_000
 """Records gathered into one write batch while catching up."""
+MANY_RECORDS: Final = 200
+"""From so many on, catching up is worth holding the garbage collector off."""
 
 Progress = Callable[[Position, Position], None]
 """Told where the view stands and where the log ends while catching up."""
@@ -191,7 +194,7 @@ class Projector:
         With ``limit``, no further than that position; when ``stop`` is set, no further than the
         commit that is under way.
         """
-        with self._applying:
+        with self._applying, HeldCollector() as collector:
             if self.stopped is not None:
                 return
             gathered: list[Chunk] = []
@@ -201,12 +204,15 @@ class Projector:
                     chunk = _cut(chunk, limit)
                 gathered.append(chunk)
                 count += len(chunk.records)
+                if count >= MANY_RECORDS:
+                    collector.hold()
                 last = limit is not None and chunk.position.covers(limit)
                 if count >= commit_records or last:
                     self._commit(gathered)
                     if last or self.stopped is not None or (stop is not None and stop.is_set()):
                         return
                     gathered, count = [], 0
+                    collector.let_collect()
                     if progress is not None:
                         progress(self.position, limit or self._log.high_water_mark())
             if gathered:

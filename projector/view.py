@@ -30,6 +30,7 @@ from eventstore.errors import (
 )
 from eventstore.log.position import Position
 from eventstore.views import Metric, Quarantined, Ranks, Row, Signature
+from projector.collector import HeldCollector
 from projector.indexing import edition, feed, indexed
 from projector.meta import FORMAT, POSITION, check_made_from, position_in
 from projector.moment import Moment
@@ -228,10 +229,13 @@ class MaterializedView:
         # Fed in steps under the lock; the projector is held off by its caller meanwhile.
         pending: list[tuple[int, vectors.VectorRow]] = []
         try:
-            for row in vectors.read(self.db.vectors, index.covered + 1):
-                pending.append(row)
-                if len(pending) >= _FEED_ROWS:
-                    self._feed(index, pending)
+            with HeldCollector() as collector:
+                for row in vectors.read(self.db.vectors, index.covered + 1):
+                    pending.append(row)
+                    if len(pending) >= _FEED_ROWS:
+                        collector.hold()
+                        self._feed(index, pending)
+                        collector.let_collect()
         except ViewDamaged as error:
             index.close()
             let_go(error)
