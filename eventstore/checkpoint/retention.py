@@ -114,7 +114,8 @@ def _drop(engine: Engine, thread: str, kept: Kept, serde: SerializerProtocol) ->
     try:
         return thin_out(engine, thread, kept, serde, dry_run=True)
     except NotImplementedError as error:
-        # Which checkpoints others are rebuilt from stands in the metadata, so it is not guessed.
+        # LangGraph's serializer raises it for what another one has encrypted. Which checkpoints others
+        # are rebuilt from stands in the metadata, so it is not guessed.
         raise InvalidInput(
             f"the metadata of thread {thread!r} was encrypted by a serializer that this saver does not "
             f"have ({error}): open it with that serde"

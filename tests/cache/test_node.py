@@ -37,7 +37,7 @@ class Opaque:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Opaque)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python sets it for such a class
 
 
 def graph_of(cache: EventCache, body: Any) -> Any:

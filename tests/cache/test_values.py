@@ -194,7 +194,7 @@ async def test_a_cache_that_was_closed_can_be_made_again(store: EventStore) -> N
 
 async def test_only_stores_have_a_cache() -> None:
     with pytest.raises(InvalidType):
-        Cache.from_store({})  # type: ignore[arg-type]
+        Cache.from_store({})  # type: ignore[arg-type]  # the point of the test
 
 
 async def test_a_temporary_store_has_one_too() -> None:

@@ -53,9 +53,10 @@ class Model:
                 of_this[key] = (path, channel, copy.deepcopy(value))
 
     def delete_thread(self, thread: str) -> None:
-        for rows in (self.kept, self.writes):
-            for at in [at for at in rows if at[0] == thread]:
-                del rows[at]  # type: ignore[attr-defined]
+        for at in [at for at in self.kept if at[0] == thread]:
+            del self.kept[at]
+        for at in [at for at in self.writes if at[0] == thread]:
+            del self.writes[at]
 
     def prune(self, thread: str) -> None:
         newest = self._newest(thread)

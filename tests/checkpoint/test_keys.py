@@ -99,7 +99,7 @@ def test_nothing_that_a_thread_holds_is_readable_on_disk(tmp_path: Path, keys: F
         assert values(saver, "t")["large"] == f"{SECRET} 4 " * 40_000
         found = saver.get_tuple(config("copy", "", "1"))
         assert found is not None
-        assert found.metadata["user"] == f"{SECRET} 6"  # type: ignore[typeddict-item]
+        assert dict(found.metadata)["user"] == f"{SECRET} 6"
         assert [value for _, _, value in found.pending_writes or ()][1] == f"{SECRET} 9"
         assert plain_in(tmp_path / "s", SECRET) == set()
 

@@ -170,7 +170,7 @@ def test_a_copy_of_a_thread_that_goes_meanwhile(open_saver: Callable[..., EventS
             saver.list(config("t"))
         return loads(data)
 
-    serde.loads_typed = act_first  # type: ignore[method-assign]
+    serde.loads_typed = act_first  # type: ignore[method-assign]  # acts in the midst of a read
     saver.copy_thread("t", "to")
     assert not acts
     assert ids(saver, "to") == ([] if what == "delete" else ["2"])

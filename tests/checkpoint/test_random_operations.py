@@ -301,8 +301,8 @@ def test_langgraphs_own_saver_answers_alike(tmp_path: Path, seed: int) -> None:
                     {"limit": 2},
                     {"before": config("x", "", f"{number // 2:04d}")},
                 ):
-                    mine_all = list(ours.list(config(thread), **options))  # type: ignore[arg-type]
-                    assert mine_all == list(theirs.list(config(thread), **options))  # type: ignore[arg-type]
+                    mine_all = list(ours.list(config(thread), **cast(Any, options)))
+                    assert mine_all == list(theirs.list(config(thread), **cast(Any, options)))
 
 
 def test_an_unchanged_value_is_inherited_through_what_went(tmp_path: Path) -> None:

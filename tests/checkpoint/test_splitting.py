@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import numpy as np
@@ -30,7 +30,7 @@ from eventstore.checkpoint.splitting import (
     digest,
     split,
 )
-from eventstore.checkpoint.views import Manifest
+from eventstore.checkpoint.views import CheckpointView, Manifest
 from tests.checkpoint.kit import put, values
 
 STRICT = JsonPlusSerializer(allowed_msgpack_modules=None)
@@ -207,7 +207,7 @@ def test_what_is_described_and_folded_is_read_back(number: int) -> None:
     """Descriptions of values in a row, each continuing the one before, against parts kept in a dict."""
     chance = random.Random(number)
     view = _Parts()
-    contents = Contents(lambda: view, kept_bytes=chance.choice([0, 1 << 20]))  # type: ignore[arg-type, return-value]
+    contents = Contents(lambda: cast(CheckpointView, view), kept_bytes=chance.choice([0, 1 << 20]))
     seal = Seal() if number % 2 else Seal(bytes(32))
     items: list[Any] = []
     earlier: Earlier | None = None

@@ -138,7 +138,7 @@ def _slow_down(seconds: float) -> None:
         commit(*arguments, **more)
 
     if seconds:
-        MaterializedView.commit = slow  # type: ignore[method-assign]
+        MaterializedView.commit = slow  # type: ignore[method-assign]  # a slow disk, in this process
 
 
 def _write(store: EventStore, name: str, stop: threading.Event) -> None:

@@ -21,6 +21,7 @@ from eventstore.errors import (
     UndecodableEvent,
 )
 from eventstore.keys import encode_item
+from eventstore.log.kafka import KafkaLog
 from projector.cli.projector import app as projector
 from projector.standing import standing
 from tests.kafka.broker import Broker
@@ -242,9 +243,16 @@ def opens(place: Place) -> bool:
     return True
 
 
+def _settings(store: EventStore) -> dict[str, str]:
+    """The topic's, as the broker tells them."""
+    log = runtime_of(store).log
+    assert isinstance(log, KafkaLog)
+    return dict(log._questions.settings())
+
+
 def test_a_topic_is_made_to_keep_everything(place: Place) -> None:
     place.open()
-    found = runtime_of(place.opened[0]).log._questions.settings()  # type: ignore[attr-defined]
+    found = _settings(place.opened[0])
     assert found["retention.ms"] == found["retention.bytes"] == "-1"
     assert found["cleanup.policy"] == "delete" and found["message.timestamp.type"] == "LogAppendTime"
 
@@ -283,7 +291,7 @@ def test_a_limit_lowered_while_open(kafka_broker: Broker, new_place: NewPlace) -
     store = place.open()
     store.put(("u",), "k", {"t": "x" * 50_000})
     place.alter(**{"max.message.bytes": "20000"})
-    assert within(5, lambda: runtime_of(store).log._questions.settings()["max.message.bytes"] == "20000")  # type: ignore[attr-defined]
+    assert within(5, lambda: _settings(store)["max.message.bytes"] == "20000")
     for _ in range(2):
         with pytest.raises(LimitExceeded, match=r"takes up to 50\d{3} bytes .* takes 20000"):
             store.put(("u",), "k2", {"t": "x" * 50_000})
@@ -299,7 +307,7 @@ def test_a_limit_lowered_meets_a_batch_first(kafka_broker: Broker, new_place: Ne
     store = place.open()
     store.batch([PutOp(("u",), "k", {"n": 1}), PutOp(("v",), "k", {"n": 1})])
     place.alter(**{"max.message.bytes": "20000"})
-    assert within(5, lambda: runtime_of(store).log._questions.settings()["max.message.bytes"] == "20000")  # type: ignore[attr-defined]
+    assert within(5, lambda: _settings(store)["max.message.bytes"] == "20000")
     with pytest.raises(LimitExceeded, match="takes 20000"):
         store.batch([PutOp(("u",), "k3", {"t": "x" * 50_000}), PutOp(("v",), "k3", {"n": 1})])
     with took(0, 5):

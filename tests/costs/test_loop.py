@@ -15,7 +15,7 @@ from langgraph.store.base import GetOp, PutOp
 from eventstore import EventStore
 from eventstore.log.base import Log
 from projector.runtime import runtime_of
-from tests.work.counting import Counted, Work
+from tests.costs.counting import Counted, Work
 
 MEMORIES = 1_000
 SLOW = ("model calls", "log appends", "syncs", "bytes appended", "view commits", "rows scanned")

@@ -12,7 +12,7 @@ import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 
 from eventstore import EventStore
-from tests.work.counting import Counted
+from tests.costs.counting import Counted
 
 U, V = ("u", "m"), ("v", "m")
 SYNCED = {"log appends": 1, "syncs": 1, "view commits": 1}

@@ -14,7 +14,7 @@ from eventstore import EventStore
 from projector import rocks
 from projector.rocks import LOOK_ROWS, MOST_DELETIONS, SCANNED, Database
 from projector.runtime import runtime_of
-from tests.work.counting import Counted
+from tests.costs.counting import Counted
 
 MANY = 5_000
 UPDATES = 1_500

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventstore import EventStore
-from tests.work.counting import Counted, Work, counted_work
+from tests.costs.counting import Counted, Work, counted_work
 
 DIMS = 8
 

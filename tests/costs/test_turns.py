@@ -14,7 +14,7 @@ from langgraph.store.base import GetOp, PutOp
 import eventstore.turns
 from eventstore import EventStore
 from eventstore.turns import EVERY_ROWS, EVERY_STEPS, beside, give_way, in_turns
-from tests.work.counting import Counted
+from tests.costs.counting import Counted
 
 MEMORIES = 4 * EVERY_ROWS
 
