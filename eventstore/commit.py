@@ -26,11 +26,14 @@ Write = Callable[[Sequence[Batch]], list[Written | Exception]]
 
 
 class _Ticket:
-    """One waiting batch: of a thread, which sleeps on a lock, or of a task, which awaits a future."""
+    """One waiting batch: of a thread, which sleeps on a lock, or of a task, which awaits a future.
+
+    A future is shared by all batches of one call, which are queued at once and hence written at once.
+    """
 
     __slots__ = ("_done", "batch", "error", "future", "result")
 
-    def __init__(self, batch: Batch, future: asyncio.Future[Written] | None = None) -> None:
+    def __init__(self, batch: Batch, future: asyncio.Future[None] | None = None) -> None:
         self.batch = batch
         self.result: Written | None = None
         self.error: BaseException | None = None
@@ -45,8 +48,13 @@ class _Ticket:
             self._done.release()
 
     def wait(self) -> Written:
+        """The batch's result, for a thread, once it is there."""
         if self._done is not None:
             self._done.acquire()
+        return self.written()
+
+    def written(self) -> Written:
+        """The batch's result, which is there. Raises its error."""
         if self.error is not None:
             raise self.error
         assert self.result is not None
@@ -82,8 +90,7 @@ class Committer:
 
     def _commit(self, tickets: list[_Ticket]) -> list[_Ticket]:
         """Queue tickets, and commit in this thread if nobody is committing."""
-        for ticket in tickets:
-            self._enqueue(ticket)
+        self._enqueue(tickets)
         # Whoever holds the lock looks at the queue after letting go of it, so a ticket that
         # finds it taken is never forgotten, and nobody stands in line for the lock.
         try:
@@ -103,24 +110,22 @@ class Committer:
 
     async def awrite(self, batch: Batch) -> Written:
         """:meth:`write` for a coroutine. Cancelling the wait does not undo the write."""
-        return await self._submit([batch])[0]
+        return (await self._written([batch]))[0].written()
 
     async def awrite_all(self, batches: Sequence[Batch]) -> list[Written | BaseException]:
         """:meth:`write_all` for a coroutine."""
-        if len(batches) == 1:
-            try:
-                return [await self._submit(batches)[0]]
-            except Exception as error:
-                return [error]
-        return await asyncio.gather(*self._submit(batches), return_exceptions=True)
+        tickets = await self._written(batches)
+        return [ticket.error or ticket.written() for ticket in tickets]
 
-    def _submit(self, batches: Sequence[Batch]) -> list[asyncio.Future[Written]]:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Written]] = [loop.create_future() for _ in batches]
-        for batch, future in zip(batches, futures, strict=True):
-            self._enqueue(_Ticket(batch, future))
-        self._call_thread()
-        return futures
+    async def _written(self, batches: Sequence[Batch]) -> list[_Ticket]:
+        """The tickets of batches, once all of them are settled."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tickets = [_Ticket(batch, settled) for batch in batches]
+        if tickets:
+            self._enqueue(tickets)
+            self._call_thread()
+            await settled
+        return tickets
 
     def close(self) -> None:
         """Write what is queued, refuse what comes later, and end the thread. Idempotent."""
@@ -132,11 +137,11 @@ class Committer:
         with self._committing:
             self._commit_queue()
 
-    def _enqueue(self, ticket: _Ticket) -> None:
+    def _enqueue(self, tickets: Sequence[_Ticket]) -> None:
         with self._starting:
             if self._closed:
                 raise StoreClosed("the store is closed; open it again to write")
-            self._queue.append(ticket)
+            self._queue.extend(tickets)
 
     def _call_thread(self) -> None:
         if self._thread is None:
@@ -189,24 +194,19 @@ class Committer:
 
 def _settle(group: Iterable[_Ticket]) -> None:
     """Wake every waiter; tasks of one event loop with one call into it."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+    loops: dict[asyncio.AbstractEventLoop, dict[asyncio.Future[None], None]] = {}
     for ticket in group:
         if ticket.future is None:
             ticket.release()
         else:
-            loops.setdefault(ticket.future.get_loop(), []).append(ticket)
-    for loop, tickets in loops.items():
+            loops.setdefault(ticket.future.get_loop(), {})[ticket.future] = None
+    for loop, futures in loops.items():
         # A loop that was closed while the batch was written has nobody waiting any more.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_set_futures, tickets)
+            loop.call_soon_threadsafe(_set_futures, futures)
 
 
-def _set_futures(tickets: Sequence[_Ticket]) -> None:
-    for ticket in tickets:
-        future = ticket.future
-        if future is None or future.done():
-            continue
-        if ticket.error is not None:
-            future.set_exception(ticket.error)
-        elif ticket.result is not None:
-            future.set_result(ticket.result)
+def _set_futures(futures: Iterable[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -69,6 +69,8 @@ class Put(NamedTuple):
     indexing: tuple[str, ...] | bool | None
     ttl: float | None
     expected_version: int | None
+    given: Mapping[str, Any] | None = None
+    """What ``value`` is the JSON of."""
 
 
 Step = Get | Search | Namespaces | Put
@@ -129,7 +131,7 @@ def _put(op: PutOp, expected_version: object, max_value_bytes: int) -> Put:
             f"the value takes {len(data)} bytes as JSON; the limit is {max_value_bytes} "
             "(config max_value_bytes). Split it, or keep the bulk elsewhere and remember where"
         )
-    return Put(key, data, index, ttl, expected_version)
+    return Put(key, data, index, ttl, expected_version, op.value)
 
 
 def _search(op: SearchOp) -> Search:

@@ -20,7 +20,6 @@ from eventstore.keys import decode_item
 from eventstore.log.base import Record
 from eventstore.operations import Conditional, Put, Search, Step, check
 from eventstore.turns import EVERY_STEPS, in_turns
-from eventstore.values import decode_value
 from eventstore.views import Written
 
 
@@ -59,7 +58,7 @@ def plan(ops: Sequence[Op | Conditional], embedder: Embedder | None, max_value_b
     if embedder is not None:
         for key, put in puts.items():
             if put.value is not None and put.indexing is not False:
-                texts[key] = embedder.texts(decode_value(put.value), put.indexing)
+                texts[key] = embedder.texts(put.value, put.indexing, put.given)
         queries = [step.query for step in steps if isinstance(step, Search) and step.query]
     return Plan(steps, puts, texts, queries)
 

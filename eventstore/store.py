@@ -39,6 +39,7 @@ from eventstore.embedding import Embedder, Vectors
 from eventstore.errors import InvalidNamespace, InvalidType, StoreClosed, StoreForked
 from eventstore.events import Provenance
 from eventstore.expiry import Expiry
+from eventstore.joining import JoinedWrites
 from eventstore.log.base import Batch
 from eventstore.log.position import Position
 from eventstore.opened import Opened
@@ -86,6 +87,7 @@ class EventStore(Opened, Past, BaseStore):
         self._latest = (self._config.read_consistency or default) == "latest"
         self._expiry = Expiry(runtime, self.ttl_config, self._refresh_view, self._who, self._advance)
         self._position = Position.start(runtime.log.partitions)
+        self._joined = JoinedWrites(self._embedder, self._prepare, runtime)
         self._use_index()
 
     # ------------------------------------------------------------------ life cycle
@@ -161,14 +163,15 @@ class EventStore(Opened, Past, BaseStore):
             vectors = self._embedder.embed(planned.documents, planned.queries)
         results = self._read(planned, vectors)
         if planned.puts:
-            batches, touched = self._prepare(planned, vectors)
+            batches, touched = self._prepare(planned, vectors, self._who())
             self._written(self._runtime.write_all(batches), touched)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """:meth:`batch` for coroutines; the event loop is not blocked."""
         ops = list(ops)
-        few = len(ops) <= INLINE_OPS and self._is_current()
+        small = len(ops) <= INLINE_OPS
+        few = small and self._is_current()
         if len(ops) == 1 and isinstance(ops[0], GetOp):
             get = check_get(ops[0])
             return [self._get(get) if few else await beside(self._get, get)]
@@ -176,6 +179,9 @@ class EventStore(Opened, Past, BaseStore):
         vectors = None
         if not self._is_indexed(planned):
             await beside(self._use_index)
+        if small and planned.writes_only and planned.puts:
+            self._written(*await self._joined.write(planned, self._who()))
+            return [None] * len(planned.steps)
         if self._embedder is not None and planned.needs_model:
             vectors = await self._embedder.aembed(planned.documents, planned.queries)
         if few and all(map(is_quick, planned.steps)):
@@ -183,10 +189,11 @@ class EventStore(Opened, Past, BaseStore):
         else:
             results = await beside(self._read, planned, vectors)
         if planned.puts:
+            who = self._who()
             if few:
-                batches, touched = self._prepare(planned, vectors)
+                batches, touched = self._prepare(planned, vectors, who)
             else:
-                batches, touched = await beside(self._prepare, planned, vectors)
+                batches, touched = await beside(self._prepare, planned, vectors, who)
             self._written(await self._runtime.awrite_all(batches), touched)
         return results
 
@@ -318,9 +325,11 @@ class EventStore(Opened, Past, BaseStore):
             made.check_same(self._runtime.view.signature())
             self._runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
 
-    def _prepare(self, planned: Plan, vectors: Vectors | None) -> tuple[list[Batch], list[Touched]]:
+    def _prepare(
+        self, planned: Plan, vectors: Vectors | None, who: Provenance
+    ) -> tuple[list[Batch], list[Touched]]:
         touched, refreshes = self._expiry.waiting(planned.puts)
-        writes = records(planned, vectors, self._who(), self._expiry.omits)
+        writes = records(planned, vectors, who, self._expiry.omits)
         # Refreshes stand for themselves: they need not be part of what is all or none.
         return [self._runtime.prepare(part) for part in (*([each] for each in refreshes), writes)], touched
 

@@ -26,7 +26,6 @@ from eventstore.events import VALUED, Embedded, Event, Kind, Provenance, new_id
 from eventstore.keys import MODEL_KEY, TOUCH_PREFIX
 from eventstore.log.position import Position
 from eventstore.operations import check_count
-from eventstore.values import decode_value
 from eventstore.views import HistoryRow, ReadView, Row, Signature
 from projector.progress import Bar
 from projector.runtime import OpenRuntime, runtime_of
@@ -242,7 +241,7 @@ class _Work:
                     return None
             elif past.outcome in VALUED:
                 asked = orjson.loads(past.headers.get("index", b"null"))
-                texts = self._embedder.texts(decode_value(row.data), asked)
+                texts = self._embedder.texts(row.data, asked)
                 made = self._made(view, past)
                 paths = orjson.loads(past.headers.get("vector-paths", b"[]")) if made else []
                 return None if paths == [path for path, _ in texts] else _Lacking(row.key, row.version, texts)

@@ -127,7 +127,7 @@ class Loader:
             if line.vectors is not None and self._fits(line.vectors.model):
                 embedded = line.vectors.embedded()
             elif self._embedder is not None:
-                texts = self._embedder.texts(decode_value(put.value), put.indexing)
+                texts = self._embedder.texts(put.value, put.indexing, put.given)
         named = Provenance(line.actor, line.thread, line.run, line.node, line.checkpoint)
         who = self._provenance if named == Provenance() else named
         self._pending.append(_Pending(put, who, embedded, texts))

@@ -8,8 +8,9 @@ later were born after the reader's state. It writes no file; merging turns it in
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,14 @@ from projector.vectors.part import successor
 from projector.vectors.scoring import TAME_HIGH, TAME_LOW, Rows
 
 _INFINITE: Final = float("inf")
+
+
+class Arrival(NamedTuple):
+    """Rows of one item that are about to be added."""
+
+    offset: int
+    key: bytes
+    rows: int
 
 
 class Delta:
@@ -54,29 +63,26 @@ class Delta:
         """Whether that many more rows can be added."""
         return self._size + rows <= self.capacity
 
-    def add(self, offset: int, key: bytes, vectors: Floats32, norms: Floats64) -> None:
-        """Append the rows of an item that has no live rows. The lock is held."""
+    def add(self, arrivals: Sequence[Arrival], vectors: Floats32, norms: Floats64) -> None:
+        """Append the rows of items that have no live rows, each item once. The lock is held."""
         start, stop = self._size, self._size + len(vectors)
-        place = bisect_right(self._keys, key)
-        self._order[place + stop - start : stop] = self._order[place:start]
+        self.vectors[start:stop] = vectors
+        self.norms[start:stop] = norms
         for norm in norms.tolist():
             self.tame = self.tame and (norm == _INFINITE or TAME_LOW <= norm <= TAME_HIGH)
-        if stop - start == 1:
-            # As below, in half the time: most memories have one vector.
-            self.vectors[start] = vectors[0]
-            self.norms[start] = norms[0]
-            self.born[start] = offset
-            self._order[place] = start
-            self._keys.insert(place, key)
-            self._row_keys.append(key)
-        else:
-            self.vectors[start:stop] = vectors
-            self.norms[start:stop] = norms
-            self.born[start:stop] = offset
-            self._order[place : place + stop - start] = np.arange(start, stop)
-            self._keys[place:place] = [key] * (stop - start)
-            self._row_keys += [key] * (stop - start)
-        self._live[key] = slice(start, stop)
+        row = start
+        for offset, key, rows in arrivals:
+            end = row + rows
+            self.born[row:end] = offset
+            self._row_keys += [key] * rows
+            self._live[key] = slice(row, end)
+            row = end
+        # Rows of one key stay in the order in which they came: bisect and sort agree on that.
+        new = sorted(range(start, stop), key=self._row_keys.__getitem__)
+        places = [bisect_right(self._keys, self._row_keys[row]) for row in new]
+        self._order[:stop] = np.insert(self._order[:start], places, new)
+        self._keys += self._row_keys[start:]
+        self._keys.sort()
         self._size = stop
 
     def kill(self, key: bytes, digest: int, offset: int) -> bool:

@@ -1,4 +1,4 @@
-"""Texts that tasks put at one moment: one call of the model, and to each caller its own error."""
+"""What tasks put at one moment: one call of the model, one append, and to each caller what is its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from eventstore import EventStore
-from eventstore.errors import EmbeddingFailed
+from eventstore import EventStore, acting_as
+from eventstore.errors import EmbeddingFailed, StoreClosed, VersionConflict
 from tests.conftest import OpenStore
 
 DIMS = 2
@@ -133,3 +133,59 @@ def test_event_loops_in_several_threads_do_not_meet(store: EventStore, model: Mo
     assert failures == []
     assert len(store.search(("a",), limit=1_000)) == 400
     assert len(model.calls) == 80 and all(len(call) == 1 for call in model.calls)
+
+
+def test_what_needs_no_model_does_not_wait_for_one(store: EventStore, model: Model) -> None:
+    async def main() -> None:
+        model.gate = asyncio.Event()
+        slow = asyncio.ensure_future(store.aput(("a",), "slow", {"t": "text"}))
+        await asyncio.gather(store.aput(("a",), "plain", {"n": 1}), store.adelete(("a",), "nothing"))
+        assert not slow.done()
+        assert await store.aget(("a",), "plain") is not None
+        model.gate.set()
+        await slow
+
+    asyncio.run(main())
+    assert {item.key for item in store.search(("a",))} == {"plain", "slow"}
+
+
+def test_each_write_is_decided_and_named_by_itself(store: EventStore) -> None:
+    async def put(number: int) -> None:
+        with acting_as(f"actor {number}"):
+            await store.aput(("a",), f"k{number % 50}", {"n": number}, expected_version=0)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(put(number) for number in range(100)), return_exceptions=True)
+
+    done = asyncio.run(main())
+    assert done[:50] == [None] * 50
+    assert all(isinstance(each, VersionConflict) and each.current == 1 for each in done[50:])
+    for number in range(50):
+        rejected, written = store.history(("a",), f"k{number}")
+        assert (written.actor, rejected.actor) == (f"actor {number}", f"actor {number + 50}")
+
+
+def test_a_closed_store_tells_everyone(store: EventStore, model: Model) -> None:
+    async def main() -> list[Any]:
+        model.gate = asyncio.Event()
+        puts = [asyncio.ensure_future(store.aput(("a",), f"k{at}", {"t": "text"})) for at in range(3)]
+        while not model.calls:
+            await asyncio.sleep(0)
+        store.close()
+        model.gate.set()
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(main())] == [StoreClosed] * 3
+
+
+def test_a_loop_that_ends_takes_the_waiting_with_it(store: EventStore, model: Model) -> None:
+    async def main() -> asyncio.Task[None]:
+        model.gate = asyncio.Event()
+        put = asyncio.ensure_future(store.aput(("a",), "k", {"t": "text"}))
+        while not model.calls:
+            await asyncio.sleep(0)
+        return put
+
+    assert asyncio.run(main()).cancelled()
+    assert store.get(("a",), "k") is None
+    store.put(("a",), "other", {"n": 1})
