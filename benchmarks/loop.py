@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -106,6 +107,10 @@ def measure(items: int, seconds: float, folder: Path, model_seconds: float = 0.0
         for start in range(0, items, 500):
             store.batch([_memory(number, number) for number in range(start, min(start + 500, items))])
     with EventStore.open(folder / "store", index={**settings, "embed": slow}) as store:
+        # As a service does once it has started: Python's collector need not look through all modules
+        # again and again, which stops every thread for longer than anything that is measured here.
+        gc.collect()
+        gc.freeze()
         kinds = acts(items)
         found = {IDLE: asyncio.run(_beside(store, [], seconds))}
         for name, act in kinds.items():

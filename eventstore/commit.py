@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from eventstore.errors import OutcomeUnknown, StoreClosed
 from eventstore.interrupts import Uninterrupted
 from eventstore.log.base import Batch
+from eventstore.turns import for_loops
 from eventstore.views import Written
 
 Write = Callable[[Sequence[Batch]], list[Written | Exception]]
@@ -157,7 +158,7 @@ class Committer:
         while not self._closed:
             self._wake.acquire()
             while self._queue:
-                with self._committing:
+                with self._committing, for_loops(in_line=False):
                     self._commit_queue()
 
     def _commit_queue(self) -> None:

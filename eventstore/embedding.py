@@ -23,7 +23,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from eventstore.errors import EmbeddingFailed, IndexMismatch, InvalidConfig, InvalidEmbedding, InvalidType
 from eventstore.events import Embedded
 from eventstore.values import decode_value
-from eventstore.views import Metric, Ranks, Signature, Vector
+from eventstore.views import IndexSettings, Metric, Ranks, Signature, Vector
 
 log = logging.getLogger("eventstore.embedding")
 
@@ -162,6 +162,11 @@ class Embedder:
     def signature(self) -> Signature:
         """What it makes vectors by, as it is put on record."""
         return self._signature
+
+    @property
+    def settings(self) -> IndexSettings:
+        """What its index is opened with."""
+        return self.dims, self.distance, self.fingerprint, self.exact
 
     @property
     def ranks(self) -> Ranks:

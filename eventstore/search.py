@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from eventstore.filters import Filter
 from eventstore.keys import decode_namespace
 from eventstore.operations import Namespaces, Search
+from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.values import decode_value
 from eventstore.views import ReadView, Row, Vector
 
@@ -91,7 +92,7 @@ def _namespaces(
 
 
 def _rows(view: ReadView, keys: Iterator[bytes]) -> Iterator[Row]:
-    for key in keys:
+    for key in in_turns(keys, EVERY_STEPS):
         row = view.get(key)
         if row is not None:
             yield row
@@ -166,7 +167,7 @@ def _ranked(view: ReadView, step: Search, query: Vector, visible: Visible | None
     while True:
         # Exactly, however wide: what an approximate ranking leaves out could be all that passes.
         ranking = view.rank(query, step.prefix, min(k, total), exact=True)
-        for score, key in ranking.hits[tested:]:
+        for score, key in in_turns(ranking.hits[tested:], EVERY_STEPS):
             row = view.get(key)
             value = None if row is None else _accept(row, step.filter, visible)
             if row is not None and value is not None:
@@ -194,7 +195,7 @@ def _ranked_among(
 
 def _hits(view: ReadView, ranked: list[tuple[float, bytes]]) -> list[Hit]:
     hits = []
-    for score, key in ranked:
+    for score, key in in_turns(ranked, EVERY_STEPS):
         row = view.get(key)
         if row is not None:
             hits.append(Hit(row, decode_value(row.data), score))

@@ -114,7 +114,8 @@ class EventStore(Opened, Past, BaseStore):
         embedder = None if index is None else Embedder(index)
         check_config(ttl)
         opener = importlib.import_module("projector.runtime")
-        runtime = cast(Runtime, opener.open_runtime(conn_string, views, settings))
+        indexed = None if embedder is None else embedder.settings
+        runtime = cast(Runtime, opener.open_runtime(conn_string, views, settings, indexed))
         try:
             return cls(runtime, index=embedder, ttl=ttl, actor=actor, config=settings)
         except BaseException:
@@ -323,7 +324,7 @@ class EventStore(Opened, Past, BaseStore):
     def _use_index(self) -> None:
         if (made := self._embedder) is not None:
             made.check_same(self._runtime.view.signature())
-            self._runtime.use_vectors(made.dims, made.distance, made.fingerprint, made.exact)
+            self._runtime.use_vectors(*made.settings)
 
     def _prepare(
         self, planned: Plan, vectors: Vectors | None, who: Provenance

@@ -10,19 +10,60 @@ programs have the processor, too.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 TURN_SECONDS: Final = 0.001
+PAUSE_SECONDS: Final = 0.00001
+"""How long it stands back: with no time at all it would have the interpreter again before anyone wakes."""
+WAIT_SECONDS: Final = 0.02
+"""How long a thread that gave way waits for the others' turns."""
 EVERY_ROWS: Final = 256
 """Rows after which a scan asks whether its turn is over: some hundred microseconds."""
 EVERY_STEPS: Final = 32
 """The same for the steps of a batch."""
+
+
+class _Line:
+    """Where one goes on and the others wait, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._taken = False
+
+    def enter(self, timeout: float) -> bool:
+        """Whether it is one's turn within so many seconds."""
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return True
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        if mine.acquire(timeout=timeout):
+            return True
+        with self._guard:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                return False
+            return True  # it was handed over just now
+
+    def leave(self) -> None:
+        """Let the next one go on."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
 
 
 class _Thread(threading.local):
@@ -30,28 +71,54 @@ class _Thread(threading.local):
 
     ends: float | None = None
     """When its turn is over; ``None`` in one that works for no event loop."""
+    in_line: bool = False
+    """Whether it goes on only when no other does."""
+    goes_on: bool = False
+    """Whether it is the one whose long work goes on."""
+
+    def stand_back(self) -> None:
+        """Let another long work go on."""
+        if self.goes_on:
+            self.goes_on = False
+            _line.leave()
 
 
 _thread = _Thread()
+_line = _Line()
 
 
 async def beside(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Do something long in a thread, for a coroutine. Raises what it raises."""
 
     def working() -> T:
-        _thread.ends = time.monotonic() + TURN_SECONDS
-        try:
+        with for_loops():
             return work(*arguments, **named)
-        finally:
-            _thread.ends = None
 
     return await asyncio.to_thread(working)
+
+
+@contextmanager
+def for_loops(*, in_line: bool = True) -> Iterator[None]:
+    """What this thread does meanwhile is for event loops.
+
+    Not ``in_line`` with others at long work is one that many wait for.
+    """
+    _thread.ends, _thread.in_line = time.monotonic() + TURN_SECONDS, in_line
+    try:
+        yield
+    finally:
+        _thread.ends = None
+        _thread.stand_back()
 
 
 def give_way() -> None:
     """Let who waits for the interpreter have it, where that may be an event loop and the turn is over."""
     if _thread.ends is not None and time.monotonic() > _thread.ends:
-        time.sleep(0)
+        _thread.stand_back()
+        time.sleep(PAUSE_SECONDS)
+        if _thread.in_line:
+            # Not for longer: whoever goes on may be waiting for something that this thread holds.
+            _thread.goes_on = _line.enter(WAIT_SECONDS)
         _thread.ends = time.monotonic() + TURN_SECONDS
 
 
@@ -61,3 +128,11 @@ def in_turns(items: Iterable[T], every: int) -> Iterator[T]:
         yield each
         if number % every == 0:
             give_way()
+
+
+def _after_fork() -> None:
+    global _line
+    _line = _Line()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -117,6 +117,10 @@ class Signature(NamedTuple):
     """The default fields, sorted; ``None`` until a change of model or fields puts them on record."""
 
 
+IndexSettings = tuple[int, Metric, str, bool]
+"""Dimensions, metric and model of a FAISS index, and whether it never approximates."""
+
+
 class Ranks(NamedTuple):
     """By what a store ranks."""
 

@@ -18,6 +18,7 @@ from eventstore.events import Kind
 from eventstore.keys import ancestors, namespace_end
 from eventstore.log.base import Chunk
 from eventstore.log.position import Position
+from eventstore.turns import EVERY_STEPS, in_turns
 from eventstore.views import Outcome, Quarantined, Signature
 from projector.fold import WriterState, fold, version_seen
 from projector.intake import Decoding, Place, Writers
@@ -93,13 +94,13 @@ class Folding:
         items.begin()
         self._namespaces.begin()
         upto = list(start)
-        for chunk in chunks:
+        for chunk in in_turns(chunks, EVERY_STEPS):
             try:
                 decoded = self._decoding.fresh(chunk.records, upto, aside, unfit)
             except UndecodableEvent as error:
                 failure = error
                 break
-            for record, event in decoded:
+            for record, event in in_turns(decoded, EVERY_STEPS):
                 if self._writers.is_duplicate(record, writers):
                     outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
                     continue
@@ -140,7 +141,7 @@ class Folding:
         """Rows written once for all events of the batch; returns how many memories there are where."""
         handles = self._view.db.handles
         items, newest, counts = handles["items"], handles["recency"], self._namespaces
-        for change in self._items.changes():
+        for change in in_turns(self._items.changes(), EVERY_STEPS):
             self._items.write(batch, change, items)
             recency.write(batch, change, newest)
             counts.add(change)

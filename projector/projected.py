@@ -136,9 +136,6 @@ class ProjectedRuntime(SharedRuntime, Generic[V]):
     def _owned(self) -> tuple[object, ...]:
         return self._view, self._projector
 
-    def _opened_anew(self, view: V) -> None:
-        """Prepare a view that is about to take the place of the one in use."""
-
     def _look_around(self) -> None:
         """What else there is to do for the thread that follows."""
 
@@ -225,6 +222,5 @@ class ProjectedRuntime(SharedRuntime, Generic[V]):
                 return
             self._view.close(anew=True)
             view, projector = open_view(self._log, self._lease.directory, self._config, self._kind)
-            self._opened_anew(view)
             self._view, self._projector = view, projector
             log.warning("the view in %s is in use again", self._lease.directory)

@@ -123,7 +123,7 @@ class Projector:
         """
         with self._applying:
             self._early = None
-            if self.stopped is None and not self.unsure and all(map(self._is_next, lists)):
+            if self.stopped is None and not self.unsure and self._are_next(lists):
                 try:
                     self._early = _Early(lists, self._folding.fold(self._chunks(lists), self.position, {}))
                 except Exception as error:
@@ -330,9 +330,15 @@ class Projector:
                 folded.failure,
             )
 
-    def _is_next(self, records: Sequence[StoredRecord]) -> bool:
-        """Whether nothing lies between the view and records of one partition's end."""
-        return not records or records[0].offset <= self.position[records[0].partition]
+    def _are_next(self, lists: Sequence[Sequence[StoredRecord]]) -> bool:
+        """Whether nothing lies between the view and the records, or between two of their lists."""
+        reached = list(self.position)
+        for records in lists:
+            if records and records[0].offset > reached[records[0].partition]:
+                return False
+            for record in records:
+                reached[record.partition] = record.offset + 1
+        return True
 
     def _chunks(self, lists: Sequence[Sequence[StoredRecord]]) -> list[Chunk]:
         position = self.position

@@ -33,7 +33,7 @@ from eventstore.errors import (
     ViewError,
 )
 from eventstore.log.base import Log
-from eventstore.views import Metric, Ranks, View
+from eventstore.views import IndexSettings, Metric, Ranks, View
 from projector import directories
 from projector.attached import AttachedRuntime
 from projector.beside import NewView
@@ -60,8 +60,15 @@ _opening = threading.Lock()
 _all: weakref.WeakSet[SharedRuntime] = weakref.WeakSet()
 
 
-def open_runtime(conn_string: object, views: str | Path | None, config: StoreConfig) -> SharedRuntime:
+def open_runtime(
+    conn_string: object,
+    views: str | Path | None,
+    config: StoreConfig,
+    indexed: IndexSettings | None = None,
+) -> SharedRuntime:
     """The runtime of a connection string, shared if this process has it open.
+
+    With ``indexed``, vectors go into the index while the view catches up, and are not read back for it.
 
     Raises ``InvalidConfig`` for a place that cannot be used, ``LogDamaged`` and ``LogMismatch``
     for a log that must not be trusted.
@@ -71,7 +78,9 @@ def open_runtime(conn_string: object, views: str | Path | None, config: StoreCon
         if config.attach:
             raise InvalidConfig("a temporary store has no projector to attach to; give a folder or a topic")
         temporary = Path(tempfile.mkdtemp(prefix="eventstore-"))
-        return OpenRuntime(open_embedded(temporary, config), temporary / "views", config, temporary)
+        return OpenRuntime(
+            open_embedded(temporary, config), temporary / "views", config, temporary, indexed=indexed
+        )
     views_at = views_of(place, views)
     key = (name_of(place), os.path.realpath(views_at), config.attach)
     with _opening:
@@ -85,7 +94,7 @@ def open_runtime(conn_string: object, views: str | Path | None, config: StoreCon
                 )
                 _all.add(runtime)
             else:
-                runtime = OpenRuntime(open_log(place, config), views_at, config)
+                runtime = OpenRuntime(open_log(place, config), views_at, config, indexed=indexed)
             _open[key] = runtime
         return runtime
 
@@ -108,19 +117,22 @@ class OpenRuntime(ProjectedRuntime[MaterializedView]):
         config: StoreConfig,
         temporary: Path | None = None,
         *,
+        indexed: IndexSettings | None = None,
         lease: TakeLease = Lease.take,
         progress: Progress | None = None,
     ) -> None:
         """Takes over the log; ``temporary`` is a folder that is removed at the end.
 
+        ``indexed`` are the settings of the index that the first who opens this will ask for.
         ``lease`` takes a view directory; ``progress`` is told how far the first catch-up is.
         """
         self._temporary = temporary
-        self._index: tuple[int, Metric, str, bool] | None = None
+        self._index = indexed
         beside = partial(open_checkpoints, source, views, config)
         # Before the thread starts that follows the log: it looks at this.
         self._looked = time.monotonic()
-        super().__init__(source, views, config, MEMORIES, beside, lease=lease, progress=progress)
+        kind = MEMORIES._replace(open=self._open_view)
+        super().__init__(source, views, config, kind, beside, lease=lease, progress=progress)
         _all.add(self)
 
     @property
@@ -181,8 +193,14 @@ class OpenRuntime(ProjectedRuntime[MaterializedView]):
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def _opened_anew(self, view: MaterializedView) -> None:
-        self._make_index(view)
+    def _open_view(self, folder: Path, log_id: str, cache_bytes: int) -> MaterializedView:
+        view = MaterializedView(folder, log_id, cache_bytes)
+        try:
+            self._make_index(view)
+        except BaseException:
+            view.close()
+            raise
+        return view
 
     def _look_around(self) -> None:
         if time.monotonic() - self._looked > LOOK_SECONDS:

@@ -49,7 +49,8 @@ class Delta:
         self._row_keys: list[bytes] = []
         self._keys: list[bytes] = []
         self._order: Numbers = np.empty(capacity, np.int64)
-        self._live: dict[bytes, slice] = {}
+        self._live: dict[bytes, int | slice] = {}
+        """Rows of each item. Python's garbage collector need not look through numbers, and most have one."""
 
     def __len__(self) -> int:
         return self._size
@@ -75,7 +76,7 @@ class Delta:
             end = row + rows
             self.born[row:end] = offset
             self._row_keys += [key] * rows
-            self._live[key] = slice(row, end)
+            self._live[key] = row if rows == 1 else slice(row, end)
             row = end
         # Rows of one key stay in the order in which they came: bisect and sort agree on that.
         new = sorted(range(start, stop), key=self._row_keys.__getitem__)
@@ -91,7 +92,7 @@ class Delta:
         if rows is None:
             return False
         self.died[rows] = offset
-        self.dead += rows.stop - rows.start
+        self.dead += 1 if isinstance(rows, int) else rows.stop - rows.start
         return True
 
     def find(self, prefix: bytes) -> Rows:

@@ -10,8 +10,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from glob import glob
 from pathlib import Path
+
+from tests.kafka.broker import free_port
+from tests.postgres import PostgresUnavailable, programs, started
 
 START_SECONDS = 30.0
 
@@ -27,25 +29,12 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = _postgres_programs()
-    home = Path(tempfile.mkdtemp(prefix="eventstore-postgres-"))
-    user = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
-    if user is not None:
-        shutil.chown(home, user)
-    data, port = home / "data", _free_port()
-    settings = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
-    control = [folder / "pg_ctl", "-D", data, "-s", "-w", "-t", str(round(START_SECONDS))]
     try:
-        _run(
-            [folder / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"], user
-        )
-        _run([*control, "-l", home / "log", "-o", settings, "start"], user)
-        try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        finally:
-            _run([*control, "-m", "immediate", "stop"], user)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        folder = programs()
+    except PostgresUnavailable as unavailable:
+        raise ServerUnavailable(str(unavailable)) from None
+    with started(folder, {"fsync": "off"}) as address:
+        yield address
 
 
 @contextmanager
@@ -59,7 +48,7 @@ def redis() -> Iterator[str]:
     if command is None:
         raise ServerUnavailable("no redis-stack-server on the PATH")
     with tempfile.TemporaryDirectory(prefix="eventstore-redis-") as home:
-        port = _free_port()
+        port = free_port()
         settings = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", home]
         with open(Path(home) / "log", "wb") as said:
             server = subprocess.Popen([command, *settings], stdout=said, stderr=said, cwd=home)
@@ -69,30 +58,6 @@ def redis() -> Iterator[str]:
         finally:
             server.terminate()
             server.wait(10)
-
-
-def _postgres_programs() -> Path:
-    """The folder with initdb and pg_ctl, of the newest release there is."""
-    on_path = shutil.which("initdb")
-    found = [] if on_path is None else [Path(on_path).resolve().parent]
-    found += [Path(each) for each in sorted(glob("/usr/lib/postgresql/*/bin"), key=_release)[::-1]]
-    for folder in found:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    raise ServerUnavailable("no initdb on the PATH, nor in /usr/lib/postgresql")
-
-
-def _release(folder: str) -> float:
-    name = Path(folder).parent.name
-    return float(name) if name.replace(".", "", 1).isdigit() else 0.0
-
-
-def _run(command: list[str | Path], user: str | None) -> None:
-    done = subprocess.run(
-        [str(each) for each in command], capture_output=True, text=True, user=user, cwd="/", timeout=60
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr}")
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -106,9 +71,3 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
     server.kill()
     raise ServerUnavailable(f"redis-stack-server does not start: {log.read_text()[-300:].strip()}")
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
