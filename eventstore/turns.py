@@ -122,8 +122,14 @@ def give_way() -> None:
         _thread.ends = time.monotonic() + TURN_SECONDS
 
 
-def in_turns(items: Iterable[T], every: int) -> Iterator[T]:
+def in_turns(items: Iterable[T], every: int) -> Iterable[T]:
     """The same items, giving way after every so many of them."""
+    if isinstance(items, list) and len(items) < every:
+        return items
+    return _in_turns(items, every)
+
+
+def _in_turns(items: Iterable[T], every: int) -> Iterator[T]:
     for number, each in enumerate(items, 1):
         yield each
         if number % every == 0:

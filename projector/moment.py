@@ -63,13 +63,14 @@ class Moment:
         return recency.newest(self._recency, prefix)
 
     def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
-        return items.scan_rows(self._items, prefix, start, holding)
+        expected = self.count(prefix) if holding and start is None else 0
+        return items.scan_rows(self._items, prefix, start, holding, expected)
 
     def count(self, prefix: bytes) -> int:
         return namespaces.count(self._namespaces, prefix)
 
     def namespaces(self, prefix: bytes, max_depth: int | None) -> Iterator[NamespaceCount]:
-        return in_turns(namespaces.listing(self._namespaces, prefix, max_depth), EVERY_ROWS)
+        return iter(in_turns(namespaces.listing(self._namespaces, prefix, max_depth), EVERY_ROWS))
 
     def expired(self, until_us: int) -> Iterator[tuple[int, bytes]]:
         return items.expired(self._default, until_us)

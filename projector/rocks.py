@@ -289,14 +289,21 @@ def get(family: Rdict, key: bytes) -> bytes | None:
 
 
 def scan(
-    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()
+    source: Rdict | Snapshot,
+    prefix: bytes,
+    start: bytes | None = None,
+    holding: Sequence[bytes] = (),
+    expected: int = 0,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values under a prefix, from ``start`` on, of rows that have all of ``holding`` in their value.
 
-    Raises ``ViewDamaged`` rather than end early.
+    ``expected`` is how many rows are likely there: where few hold what is wanted, it makes the scan
+    faster, and is never believed. Raises ``ViewDamaged`` rather than end early.
     """
     it = source.iter()
     it.seek(prefix if start is None else start)
+    if holding:
+        yield from _skim(it, prefix, holding, expected)
     inside = True
     while inside:
         for _ in range(EVERY_ROWS):
@@ -305,7 +312,7 @@ def scan(
                 break
             value = it.value()
             for needle in holding:
-                if needle not in value:
+                if value.find(needle) < 0:  # faster than ``in``, which first asks whether it is a number
                     break
             else:
                 yield key, value
@@ -313,6 +320,28 @@ def scan(
         else:
             give_way()
     check(it)
+
+
+def _skim(it: RdictIter, prefix: bytes, holding: Sequence[bytes], rows: int) -> Iterator[tuple[bytes, bytes]]:
+    """What of the next rows holds what is wanted, and only of these the keys are looked at.
+
+    Ends early where there are no more; it may also go on behind the prefix, for nothing.
+    """
+    for number in range(1, rows + 1):
+        value = it.value()
+        if value is None:
+            return
+        for needle in holding:
+            if value.find(needle) < 0:
+                break
+        else:
+            key = it.key()
+            if not key.startswith(prefix):
+                return
+            yield key, value
+        it.next()
+        if number % EVERY_ROWS == 0:
+            give_way()
 
 
 def scan_keys(source: Rdict | Snapshot, prefix: bytes) -> Iterator[bytes]:

@@ -52,13 +52,18 @@ def place(data: bytes) -> tuple[int, int]:
 
 
 def scan_rows(
-    source: Rdict | Snapshot, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()
+    source: Rdict | Snapshot,
+    prefix: bytes,
+    start: bytes | None = None,
+    holding: Sequence[bytes] = (),
+    expected: int = 0,
 ) -> Iterator[Row]:
     """Memories under an encoded prefix, in key order, from ``start`` on.
 
-    Rows without all of ``holding`` in their bytes are passed over before anything is made of them.
+    Rows without all of ``holding`` in their bytes are passed over before anything is made of them,
+    faster where it is known how many are ``expected``.
     """
-    for key, data in scan(source, prefix, start, holding):
+    for key, data in scan(source, prefix, start, holding, expected):
         yield row(key, data)
 
 

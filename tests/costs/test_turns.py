@@ -13,7 +13,7 @@ from langgraph.store.base import GetOp, PutOp
 
 import eventstore.turns
 from eventstore import EventStore
-from eventstore.turns import EVERY_ROWS, EVERY_STEPS, beside, give_way, in_turns
+from eventstore.turns import EVERY_ROWS, EVERY_STEPS, beside, for_loops, give_way, in_turns
 from tests.costs.counting import Counted
 
 MEMORIES = 4 * EVERY_ROWS
@@ -26,7 +26,7 @@ def given_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sleep = time.sleep
 
     def noted(seconds: float) -> None:
-        if seconds == 0:
+        if seconds == eventstore.turns.PAUSE_SECONDS:
             offered.append(threading.get_ident())
         else:
             sleep(seconds)
@@ -106,3 +106,64 @@ def test_where_there_is_no_loop_nobody_is_given_way_to(
 def fill(counted: Counted) -> None:
     ops = [PutOp(("u", f"n{number}"), f"k{number}", {"n": number}, False) for number in range(MEMORIES)]
     counted.store.batch(ops)
+
+
+def test_of_several_at_long_work_one_goes_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eventstore.turns, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(eventstore.turns, "WAIT_SECONDS", 60.0)
+    going_on: set[int] = set()
+    most = 0
+
+    def work() -> None:
+        nonlocal most
+        give_way()  # from here on it is in line
+        for _ in range(50):
+            going_on.add(threading.get_ident())
+            most = max(most, len(going_on))
+            time.sleep(0.0001)
+            going_on.discard(threading.get_ident())
+            give_way()
+
+    async def main() -> None:
+        await asyncio.gather(*(beside(work) for _ in range(4)))
+
+    asyncio.run(main())
+    assert most == 1
+
+
+def test_whoever_goes_on_may_wait_for_one_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eventstore.turns, "TURN_SECONDS", -1.0)
+    held, both = threading.Lock(), threading.Barrier(2)
+
+    def holds() -> None:
+        with held:
+            both.wait(10)
+            give_way()
+
+    def waits() -> None:
+        give_way()
+        both.wait(10)
+        with held:
+            pass
+
+    async def main() -> None:
+        await asyncio.wait_for(asyncio.gather(beside(waits), beside(holds)), 10)
+        await asyncio.wait_for(beside(give_way), 10)  # and the line is free again
+
+    asyncio.run(main())
+
+
+def test_a_writer_that_many_wait_for_gives_way_and_does_not_stand_in_line(given_way: list[int]) -> None:
+    with for_loops():
+        give_way()
+        done: list[bool] = []
+
+        def commits() -> None:
+            with for_loops(in_line=False):
+                give_way()
+                done.append(True)
+
+        writer = threading.Thread(target=commits)
+        writer.start()
+        writer.join(10)
+    assert done == [True] and len(given_way) == 2
