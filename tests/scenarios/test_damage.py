@@ -206,6 +206,30 @@ def test_damage_that_a_single_get_meets_heals_at_the_next_open(open_store: OpenS
         assert (again.get(("a", str(number % 5)), str(number)) is None) == (number % 7 == 0)
 
 
+def test_damage_that_a_filter_meets_on_its_way_is_not_taken_for_the_end(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    """A scan that looks at few keys meets it, in the first block or in a later one."""
+    store = open_store()
+    fill(store, 400)
+    before = store.search(("a",), filter={"t": "text 16"}, limit=400)
+    assert len(before) == 20
+    tables = _tables(store, "items")
+    store.close()
+    (table,) = tables
+    whole = table.read_bytes()
+    for place in (0, len(whole) // 3):
+        table.write_bytes(whole[:place] + b"\xa5" * 2000 + whole[place + 2000 :])
+        again = open_store()
+        with pytest.raises(ViewDamaged):
+            again.search(("a",), filter={"t": "text 16"}, limit=400)
+        (tmp_path / "store" / "views" / "0" / "damaged").unlink()
+        again.close()
+        (tmp_path / "store" / "views" / "0" / "damaged").unlink(missing_ok=True)
+    table.write_bytes(whole)
+    assert open_store().search(("a",), filter={"t": "text 16"}, limit=400) == before
+
+
 def _tables(store: EventStore, family: str) -> list[Path]:
     """The table file of one column family, which is flushed to it for the first time."""
     view = runtime_of(store)._view
