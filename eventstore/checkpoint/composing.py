@@ -1,4 +1,7 @@
-"""Calls of a saver as events: what is new in a checkpoint, and what it has in common with its parent."""
+"""Calls of a saver as events: what is new in a checkpoint, and what it has in common with its parent.
+
+How large an event comes to be is no matter here: ``enveloping`` finds it room in records.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,16 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from eventstore.checkpoint.contents import Contents, Description
-from eventstore.checkpoint.events import (
-    DIGEST_BYTES,
-    Assembled,
-    Described,
-    Event,
-    Packed,
-    Part,
-    Parts,
-    Put,
-    Where,
-    Write,
-    Writes,
-)
+from eventstore.checkpoint.events import Described, Event, Packed, Put, Where, Write, Writes
 from eventstore.checkpoint.sealing import Seal
 from eventstore.checkpoint.shrinking import shrink
 from eventstore.checkpoint.splitting import Split
 from eventstore.checkpoint.views import Row, Stored
 
-RECORD_BYTES: Final = 768 * 1024
-"""Parts beyond this travel in records of their own: Kafka takes no record above 1 MB by default."""
 INLINE_BYTES: Final = 16 * 1024
 """What stands in a checkpoint's event itself; more of it is cut into parts like a value."""
 LEFT_OUT: Final = ("channel_values", "id")
 """Of a checkpoint's fields: values are kept by channel, and the id is its place."""
-NAME_BYTES: Final = 2 + DIGEST_BYTES
-"""What naming a part takes in a record."""
-WRITES_EACH: Final = 1_000
-"""Writes in one event."""
 
 
 class Base(NamedTuple):
@@ -105,12 +90,12 @@ def put(
         field(description, seal, Packed(*serde.dumps_typed(metadata)), at, b"metadata"),
         removed,
         tuple(made),
-        tuple(description.parts),
+        description.take_parts(),
         str(run) if run is not None else None,
         memories,
         seal.closes,
     )
-    return Composed(_fitting([event], description), description.splits)
+    return Composed([event], description.splits)
 
 
 def writes(
@@ -132,16 +117,8 @@ def writes(
         )
         for number, (channel, value) in enumerate(given)
     )
-    parts = tuple(description.parts)
-    if len(made) <= WRITES_EACH:
-        return Composed(
-            _fitting([Writes(at, task, path, made, parts, seal.closes)], description), description.splits
-        )
-    events = [
-        Writes(at, task, path, made[first : first + WRITES_EACH], parts, seal.closes)
-        for first in range(0, len(made), WRITES_EACH)
-    ]
-    return Composed(_fitting(events, description), description.splits)
+    event = Writes(at, task, path, made, description.take_parts(), seal.closes)
+    return Composed([event], description.splits)
 
 
 def field(description: Description, seal: Seal, packed: Packed, at: Where, what: bytes) -> Described:
@@ -149,65 +126,3 @@ def field(description: Description, seal: Seal, packed: Packed, at: Where, what:
     if len(packed.data) > INLINE_BYTES:
         return description.value(packed)
     return seal.close(shrink(packed), at, what)
-
-
-def _fitting(events: Sequence[Put | Writes], description: Description) -> list[Event]:
-    """The events, behind records with their parts if one record has no room for all."""
-    if len(events) == 1:
-        size = sum(len(part.data) + NAME_BYTES for part in description.parts)
-        if size + sum(map(_size, _values(events[0]))) <= RECORD_BYTES:
-            return list(events)
-    return behind_their_parts(events, description)
-
-
-def behind_their_parts(events: Sequence[Put | Writes], description: Description) -> list[Event]:
-    """Records with all parts of some events, and the events, which name them by digest."""
-    names = description.names()
-    parts = _parts(events[0], description.parts) if description.parts else []
-    return [*parts, *(_without_parts(event, names) for event in events)]
-
-
-def _values(event: Put | Writes) -> list[Described]:
-    if isinstance(event, Writes):
-        return [write.value for write in event.writes]
-    return [event.body, event.metadata, *(value for _, value in event.values)]
-
-
-def _size(value: Described) -> int:
-    """About how many bytes of a record a value takes, without its parts."""
-    if isinstance(value, Packed):
-        return len(value.data)
-    return sum(1 if isinstance(piece, int) else NAME_BYTES for piece in value.pieces)
-
-
-def _parts(event: Put | Writes, parts: Sequence[Part]) -> list[Event]:
-    made: list[Event] = []
-    group: list[Part] = []
-    size = 0
-    for part in parts:
-        if group and size + len(part.data) > RECORD_BYTES:
-            made.append(Parts(Where(event.at.thread), tuple(group), event.sealed))
-            group, size = [], 0
-        group.append(part)
-        size += len(part.data)
-    made.append(Parts(Where(event.at.thread), tuple(group), event.sealed))
-    return made
-
-
-def _without_parts(event: Put | Writes, names: Sequence[bytes]) -> Event:
-    def named(value: Described) -> Described:
-        if isinstance(value, Packed):
-            return value
-        pieces = tuple(names[piece] if isinstance(piece, int) else piece for piece in value.pieces)
-        return Assembled(value.tag, value.head, value.after, pieces)
-
-    if isinstance(event, Put):
-        return event._replace(
-            body=named(event.body),
-            metadata=named(event.metadata),
-            values=tuple((channel, named(value)) for channel, value in event.values),
-            parts=(),
-        )
-    return event._replace(
-        writes=tuple(write._replace(value=named(write.value)) for write in event.writes), parts=()
-    )

@@ -79,7 +79,10 @@ class Contents:
             self._latest.put(_entry(thread), entry, 1)
 
     def describe(self, thread: str, seal: Seal, *, whole: bool = False) -> Description:
-        """Begin to describe the values of one event; ``whole`` when it must name nothing that was before."""
+        """Begin to describe the values of an event, or of several that are appended together.
+
+        ``whole`` when they must name nothing that was before them.
+        """
         return Description(self._view(), thread, seal, whole)
 
     def _put_together(self, thread: str, manifest: Manifest, seal: Seal) -> Split:
@@ -110,22 +113,29 @@ class Contents:
 
 
 class Description:
-    """The values of one event, and the parts it has to bring."""
+    """The values of one event, or of several in a row, and the parts each has to bring."""
 
     def __init__(self, view: CheckpointView, thread: str, seal: Seal, whole: bool) -> None:
         self._view = view
         self._thread = thread
         self._seal = seal
         self._whole = whole
+        self._parts: list[Part] = []
         self._numbers: dict[bytes, int] = {}
-        self.parts: list[Part] = []
-        """What the event's values consist of and was not there before."""
+        self._brought: set[bytes] = set()
+        """Parts that an event in front of this one brings."""
         self.splits: list[Split] = []
-        """The values, for :meth:`Contents.keep` once the event counts."""
+        """The values, for :meth:`Contents.keep` once the events count."""
 
-    def names(self) -> list[bytes]:
-        """The digests of the parts, in their order."""
-        return list(self._numbers)
+    def take_parts(self) -> tuple[Part, ...]:
+        """What the values described since the last call consist of and was not there before.
+
+        They go with the event of these values; what is described next is another one's, behind it.
+        """
+        parts = tuple(self._parts)
+        self._brought.update(self._numbers)
+        self._parts, self._numbers = [], {}
+        return parts
 
     def value(self, packed: Packed, earlier: Earlier | None = None) -> Described:
         """A value as the event has it."""
@@ -159,12 +169,12 @@ class Description:
         known = self._numbers.get(name)
         if known is not None:
             return known
-        if not self._whole and self._view.has_part(self._thread, name):
+        if name in self._brought or (not self._whole and self._view.has_part(self._thread, name)):
             return name
-        self._numbers[name] = len(self.parts)
+        self._numbers[name] = len(self._parts)
         data = self._seal.close_part(name, made.part(number))
-        self.parts.append(Part(data, name if self._seal.closes else None))
-        return len(self.parts) - 1
+        self._parts.append(Part(data, name if self._seal.closes else None))
+        return len(self._parts) - 1
 
 
 def _places(earlier: Earlier, made: Split) -> dict[bytes, int]:

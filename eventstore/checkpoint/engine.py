@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from eventstore.checkpoint import composing
+from eventstore.checkpoint import composing, enveloping
 from eventstore.checkpoint.composing import Base, Composed
 from eventstore.checkpoint.contents import Contents, Missing
 from eventstore.checkpoint.entrances import Entrances
-from eventstore.checkpoint.events import Delete, Event, Where, encode
+from eventstore.checkpoint.events import Delete, Event, Where
 from eventstore.checkpoint.moments import Moments
 from eventstore.checkpoint.reading import Reading
 from eventstore.checkpoint.sealing import Seal, ThreadKeys
@@ -171,9 +171,13 @@ class Engine:
         raise self.reading.damaged(thread)
 
     def append(self, events: Sequence[Event]) -> None:
-        """Append events that always count."""
+        """Append events that name nothing of what is there; all of one thread."""
         self.check()
-        self.runtime.write(self.runtime.prepare([encode(event) for event in events]))
+        for _ in range(_ATTEMPTS):
+            # Of a large one the fragments may go on their way, swept up by another process's prune.
+            if not _rejected(self.runtime.write(self._batch(events))):
+                return
+        raise _overtaken(events[0].at.thread)
 
     def delete(self, thread: str) -> None:
         """Remove a thread and destroy its key, if it has one."""
@@ -201,7 +205,10 @@ class Engine:
             composed = compose(seal, whole)
         except Missing:
             return None
-        return seal, composed, self.runtime.prepare([encode(event) for event in composed.events])
+        return seal, composed, self._batch(composed.events)
+
+    def _batch(self, events: Sequence[Event]) -> Batch:
+        return self.runtime.prepare([record for event in events for record in enveloping.records(event)])
 
     def _opens(self, thread: str, seal: Seal) -> bool:
         """Whether what was appended under a seal can be read: a delete may have destroyed its key."""
@@ -213,7 +220,7 @@ class Engine:
             self.append([Delete(Where(thread))])
 
     def _counts(self, thread: str, composed: Composed, written: Written) -> bool:
-        if any(outcome.reason == "rejected" for outcome in written.outcomes.values()):
+        if _rejected(written):
             return False
         for value in composed.splits:
             self.contents.keep(thread, value)
@@ -242,6 +249,10 @@ class Engine:
                 "accept that the key was destroyed and the thread with it"
             )
         return Seal(key)
+
+
+def _rejected(written: Written) -> bool:
+    return any(outcome.reason == "rejected" for outcome in written.outcomes.values())
 
 
 def _overtaken(thread: str) -> ViewBehind:

@@ -7,7 +7,8 @@ constructs an object.
 
 A channel's value is described, not repeated: its parts are named by digest, by a range of an
 earlier value, or given here. An event that names what is no longer there is rejected by the fold,
-and its writer sends it again in full.
+and its writer sends it again in full. How an event too large for a record travels as
+:class:`Fragment` and :class:`Large` is decided in ``enveloping``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Kind(StrEnum):
     PARTS = "cp.parts"
     DROP = "cp.dropped"
     DELETE = "cp.deleted"
+    FRAGMENT = "cp.fragment"
+    LARGE = "cp.large"
 
 
 class Packed(NamedTuple):
@@ -126,7 +129,7 @@ class Writes(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts for events behind this one, which would be too large with them."""
+    """Parts for events behind this one. It is read where it was written once; nobody writes it any more."""
 
     at: Where
     parts: tuple[Part, ...]
@@ -151,10 +154,28 @@ class Delete(NamedTuple):
     at: Where
 
 
-Event = Put | Writes | Parts | Drop | Delete
+class Fragment(NamedTuple):
+    """Some bytes of a :class:`Large` event behind this one; its record has them as they are."""
+
+    at: Where
+    data: bytes
+    sealed: bool = False
+
+
+class Large(NamedTuple):
+    """An event whose value its writer appended right before it, in fragments."""
+
+    at: Where
+    headers: tuple[tuple[str, bytes], ...]
+    """What the record of the event would have."""
+    fragments: int
+
+
+Event = Put | Writes | Parts | Drop | Delete | Fragment | Large
 
 _TYPES: Final = {f"{kind}/{VERSION}".encode(): kind for kind in Kind}
 _NAMES: Final = {kind: name for name, kind in _TYPES.items()}
+_CARRIERS: Final = (Kind.FRAGMENT, Kind.LARGE)
 
 
 def key_of(at: Where) -> bytes:
@@ -178,14 +199,17 @@ def encode(event: Event) -> Record:
     """The record of an event; equal events give equal bytes."""
     kind, value = _value(event)
     headers = [("type", _NAMES[kind])]
+    if isinstance(event, Large):
+        headers += [("of" if name == "type" else name, value) for name, value in event.headers]
     if isinstance(event, Put):
         if event.run is not None:
             headers.append(("run", event.run.encode("utf-8", "surrogatepass")))
         if event.memories is not None:
             headers.append(("memories", event.memories.encode()))
-    if isinstance(event, (Put, Writes, Parts)) and event.sealed:
+    if isinstance(event, (Put, Writes, Parts, Fragment)) and event.sealed:
         headers.append(("encoding", SEALED))
-    return Record(key_of(event.at), None if value is None else msgpack.packb(value), tuple(headers))
+    plain = value is None or isinstance(event, Fragment)
+    return Record(key_of(event.at), value if plain else msgpack.packb(value), tuple(headers))
 
 
 def decode(record: StoredRecord) -> Event:
@@ -195,23 +219,31 @@ def decode(record: StoredRecord) -> Event:
     """
     headers = dict(record.headers)
     place = f"partition {record.partition}, offset {record.offset}"
-    kind = _TYPES.get(headers.get("type", b""))
+    kind = _kind(headers.get("type"), place)
     encoding = headers.get("encoding")
-    if kind is None:
-        raise UndecodableEvent(
-            f"{place}: unknown checkpoint event {headers.get('type')!r}; upgrade this reader, "
-            "or see who wrote it"
-        )
+    if kind is Kind.LARGE and _kind(headers.get("of"), place) in _CARRIERS:
+        raise UndecodableEvent(f"{place}: a large event that stands for {headers['of']!r}; see who wrote it")
     if encoding not in (None, SEALED):
         raise UndecodableEvent(f"{place}: the encoding {encoding!r} is unknown to this release")
     try:
         at = Where(*decode_labels(record.key))
+        if kind is Kind.FRAGMENT:
+            return Fragment(at, _bytes(record.value), "encoding" in headers)
         fields = msgpack.unpackb(record.value, strict_map_key=False) if record.value is not None else None
         return _DECODERS[kind](at, fields, headers)
     except (ValueError, TypeError, KeyError, IndexError, InvalidInput, msgpack.UnpackException) as error:
         raise UndecodableEvent(
             f"{place}: malformed {kind} event ({type(error).__name__}: {error})"
         ) from error
+
+
+def _kind(name: bytes | None, place: str) -> Kind:
+    kind = _TYPES.get(name or b"")
+    if kind is None:
+        raise UndecodableEvent(
+            f"{place}: unknown checkpoint event {name!r}; upgrade this reader, or see who wrote it"
+        )
+    return kind
 
 
 def _value(event: Event) -> tuple[Kind, Any]:
@@ -235,6 +267,10 @@ def _value(event: Event) -> tuple[Kind, Any]:
             return Kind.DROP, [event.dropped, event.hidden, event.known]
         case Delete():
             return Kind.DELETE, None
+        case Fragment():
+            return Kind.FRAGMENT, event.data
+        case Large():
+            return Kind.LARGE, event.fragments
 
 
 def _described(value: Described) -> tuple[Any, ...]:
@@ -293,10 +329,24 @@ def _drop(at: Where, fields: Any, headers: Mapping[str, bytes]) -> Drop:
     return Drop(at, tuple((ns, id) for ns, id in dropped), tuple((ns, id) for ns, id in hidden), int(known))
 
 
+def _bytes(value: bytes | None) -> bytes:
+    if value is None:
+        raise TypeError("a fragment without bytes")
+    return value
+
+
+def _large(at: Where, fields: Any, headers: Mapping[str, bytes]) -> Large:
+    if type(fields) is not int or fields < 1:
+        raise TypeError("no number of fragments")
+    own = [(name, value) for name, value in headers.items() if name != "type"]
+    return Large(at, tuple(("type" if name == "of" else name, value) for name, value in own), fields)
+
+
 _DECODERS: Final[Mapping[Kind, Callable[[Where, Any, Mapping[str, bytes]], Event]]] = {
     Kind.PUT: _put,
     Kind.WRITES: _writes,
     Kind.PARTS: lambda at, fields, headers: Parts(at, _parts_of(fields), "encoding" in headers),
     Kind.DROP: _drop,
     Kind.DELETE: lambda at, fields, headers: Delete(at),
+    Kind.LARGE: _large,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -15,7 +14,7 @@ from eventstore.checkpoint.engine import Engine
 from eventstore.checkpoint.events import Described, Drop, Event, Packed, Put, Where, Write, Writes
 from eventstore.checkpoint.sealing import Seal
 from eventstore.checkpoint.threads import Kept, Metadata, thinned, without
-from eventstore.checkpoint.views import CheckpointView
+from eventstore.checkpoint.views import CheckpointView, WriteRow
 
 __all__ = ["Kept", "copy_thread", "delete_for_runs", "thin_out"]
 
@@ -46,20 +45,18 @@ def delete_for_runs(engine: Engine, runs: Iterable[str], serde: SerializerProtoc
             engine.append([drop])
 
 
-def copy_thread(engine: Engine, source: str, to: str, serde: SerializerProtocol) -> None:
+def copy_thread(engine: Engine, source: str, to: str) -> None:
     """Copy a thread, all at once: its checkpoints, hidden ones too, with their values and writes."""
     engine.refresh()
     if source != to and engine.runtime.checkpoints.of_thread(source):
-        engine.write(to, lambda seal, whole: _copied(engine, source, to, serde, seal, whole))
+        engine.write(to, lambda seal, whole: _copied(engine, source, to, seal, whole))
 
 
-def _copied(
-    engine: Engine, source: str, to: str, serde: SerializerProtocol, seal: Seal, whole: bool
-) -> Composed:
+def _copied(engine: Engine, source: str, to: str, seal: Seal, whole: bool) -> Composed:
     view, contents, reading = engine.runtime.checkpoints, engine.contents, engine.reading
     description = contents.describe(to, seal, whole=whole)
     latest: dict[tuple[str, str], Earlier] = {}
-    events: list[Put | Writes] = []
+    events: list[Event] = []
 
     def value(packed: Packed, at: Where, channel: str) -> Described:
         made, split = description.described(packed, latest.get((at.namespace, channel)))
@@ -87,24 +84,27 @@ def _copied(
                 composing.field(description, seal, metadata, at, b"metadata"),
                 (),
                 values,
-                (),
-                _run_of(serde.loads_typed(metadata)),
+                description.take_parts(),
+                row.run,
                 row.memories,
                 seal.closes,
             )
         )
-        by_task: dict[tuple[str, str], list[Write]] = {}
+        by_task: dict[tuple[str, str], list[WriteRow]] = {}
         for write in view.writes(row.at):
-            made = value(reading.packed(row, write.value), at, "")
-            by_task.setdefault((write.task, write.path), []).append(Write(write.number, write.channel, made))
-        events += [
-            Writes(at, task, path, tuple(writes), (), seal.closes) for (task, path), writes in by_task.items()
-        ]
+            by_task.setdefault((write.task, write.path), []).append(write)
+        for (task, path), found in by_task.items():
+            made = tuple(
+                Write(each.number, each.channel, value(reading.packed(row, each.value), at, ""))
+                for each in found
+            )
+            events.append(Writes(at, task, path, made, description.take_parts(), seal.closes))
     if not all(map(reading.is_current, rows)):
         raise Missing  # and so may their writes, which were read apart
     hidden = tuple((row.at.namespace, row.at.id) for row in rows if row.hidden)
-    after: list[Event] = [Drop(Where(to), (), hidden)] if hidden else []
-    return Composed([*composing.behind_their_parts(events, description), *after], description.splits)
+    if hidden:
+        events.append(Drop(Where(to), (), hidden))
+    return Composed(events, description.splits)
 
 
 def _without(view: CheckpointView, thread: str, going: set[Where], metadata: Metadata) -> Drop | None:
@@ -113,8 +113,3 @@ def _without(view: CheckpointView, thread: str, going: set[Where], metadata: Met
 
 def _metadata(engine: Engine, serde: SerializerProtocol) -> Metadata:
     return lambda row: engine.reading.metadata(row, serde)
-
-
-def _run_of(metadata: Any) -> str | None:
-    run = metadata.get("run_id") if isinstance(metadata, dict) else None
-    return None if run is None else str(run)

@@ -257,7 +257,7 @@ class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all it has; what the target has stays, but for checkpoints of the same id."""
         source, to = targets.thread_id(source_thread_id), targets.thread_id(target_thread_id)
-        lifecycle.copy_thread(self._engine, source, to, self.serde)
+        lifecycle.copy_thread(self._engine, source, to)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """:meth:`copy_thread` for coroutines."""

@@ -45,6 +45,9 @@ def collect(rows: Overlay, thread: str) -> None:
     for key in rows.keys(prefix):
         if tables.PART + key[len(prefix) :] not in lower:
             rows.delete(key)
+    # Of an event that never came, or that another process is just appending and will append again.
+    for key in rows.keys(tables.thread_prefix(tables.FRAGMENT, thread)):
+        rows.delete(key)
 
 
 def _note(named: set[bytes], value: Stored) -> None:

@@ -28,6 +28,7 @@ _FAMILIES: Final = {
     "values": tables.VALUE,
     "nodes": tables.NODE,
     "parts": tables.PART,
+    "fragments": tables.FRAGMENT,
     "writers": b"w",
 }
 
@@ -71,6 +72,8 @@ def _place(family: str, key: bytes, data: bytes) -> dict[str, Any]:
         return {"position": "{}:{}".format(*quarantine.place(key))}
     if family == "writers":
         return {"position": f"{int.from_bytes(key[-2:], 'big')}:"}
+    if family == "fragments":
+        return {"namespace": [tables.thread_of_fragment(key)]}
     return {"namespace": [next(_texts(key))]}
 
 

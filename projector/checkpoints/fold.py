@@ -1,14 +1,16 @@
 """The fold of checkpoints: what an event does to the rows. No clock, no I/O but the rows themselves.
 
-An event that names a value, part or parent that is not there is rejected as a whole, by every
-reader alike: a prune or a delete came between, and its writer sends it again in full.
+An event that names a value, part, parent or fragment that is not there is rejected as a whole, by
+every reader alike: a prune or a delete came between, and its writer sends it again in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
+from eventstore.checkpoint import enveloping
 from eventstore.checkpoint.events import (
     Assembled,
     Copy,
@@ -16,6 +18,8 @@ from eventstore.checkpoint.events import (
     Described,
     Drop,
     Event,
+    Fragment,
+    Large,
     Packed,
     Part,
     Parts,
@@ -44,16 +48,26 @@ class Fold:
         self._manifests = manifests
 
     def apply(self, record: StoredRecord, event: Event) -> bool:
-        """What an event does; whether it counts. One that does not leaves no row."""
+        """What an event does; whether it counts. One that does not leaves no row.
+
+        Raises ``UndecodableEvent`` for a large one whose fragments come to no event; then the rows are
+        not to be used.
+        """
         match event:
             case Put():
                 return self._put(record, event)
             case Writes():
                 return self._write(event)
             case Parts():
-                self._parts(event.at.thread, event.parts)
+                self._parts(event.at.thread, event.parts, _names(event.parts))
             case Drop() | Delete():
                 self.remove(event)
+            case Fragment():
+                key = tables.fragment_key(event.at.thread, record.session, record.sequence)
+                self._rows.put(key, event.data)
+            case Large():
+                whole = enveloping.opened(record, event, partial(self._fragment, event.at.thread, record))
+                return whole is not None and self.apply(record, whole)
         return True
 
     def remove(self, event: Drop | Delete) -> None:
@@ -71,17 +85,17 @@ class Fold:
             if base is None or base.event != event.base:
                 return False
             values.update(base.values)
+        given = [event.body, event.metadata, *(value for _, value in event.values)]
+        names = _names(event.parts)
         try:
-            body, metadata, *made = self._values(
-                [event.body, event.metadata, *(value for _, value in event.values)], event
-            )
+            body, metadata, *made = self._values(given, event, names)
         except _Absent:
             return False
         for channel in event.removed:
             values.pop(channel, None)
         for (channel, _), value in zip(event.values, made, strict=True):
             values[channel] = value
-        self._parts(at.thread, event.parts)
+        self._parts(at.thread, event.parts, names)
         before = self._row(at)
         if before is not None and before.run is not None:
             rows.delete(tables.run_key(before.run, at))
@@ -113,11 +127,12 @@ class Fold:
             for write in event.writes
             if write.number < 0 or rows.get(tables.write_key(event.at, event.task, write.number)) is None
         ]
+        names = _names(event.parts)
         try:
-            made = self._values([write.value for write in due], event)
+            made = self._values([write.value for write in due], event, names)
         except _Absent:
             return False
-        self._parts(event.at.thread, event.parts)
+        self._parts(event.at.thread, event.parts, names)
         for write, value in zip(due, made, strict=True):
             key = tables.write_key(event.at, event.task, write.number)
             rows.put(key, tables.pack_write(event.path, write.channel, value))
@@ -176,17 +191,21 @@ class Fold:
             rows.delete(tables.id_key(row.at))
             if row.run is not None:
                 rows.delete(tables.run_key(row.run, row.at))
-        families = (tables.CHECKPOINT, tables.WRITE, tables.THREAD, tables.VALUE, tables.NODE, tables.PART)
-        for family in families:
+        for family in (tables.THREAD, *tables.WITH_BYTES):
             for key in rows.keys(tables.thread_prefix(family, thread)):
                 rows.delete(key)
 
+    def _fragment(self, thread: str, record: StoredRecord, sequence: int) -> bytes | None:
+        """A fragment of a record's event, which goes."""
+        return self._rows.take(tables.fragment_key(thread, record.session, sequence))
+
     # ------------------------------------------------------------------ values
 
-    def _values(self, values: Sequence[Described], event: Put | Writes) -> list[Stored]:
+    def _values(
+        self, values: Sequence[Described], event: Put | Writes, names: Sequence[bytes]
+    ) -> list[Stored]:
         """Values as rows name them; their rows are written. Raises :class:`_Absent` before any is."""
         thread = event.at.thread
-        names = [part.digest or digest(part.data) for part in event.parts]
         made = [value if isinstance(value, Packed) else self._made(thread, value, names) for value in values]
         stored: list[Stored] = []
         for value in made:
@@ -234,10 +253,10 @@ class Fold:
                 raise _Absent
         return value.tag, value.head, tuple(digests)
 
-    def _parts(self, thread: str, parts: Sequence[Part]) -> None:
+    def _parts(self, thread: str, parts: Sequence[Part], names: Sequence[bytes]) -> None:
         prefix = tables.thread_prefix(tables.PART, thread)
-        for part in parts:
-            self._rows.put(prefix + (part.digest or digest(part.data)), part.data)
+        for name, part in zip(names, parts, strict=True):
+            self._rows.put(prefix + name, part.data)
 
     # ------------------------------------------------------------------ rows
 
@@ -255,3 +274,7 @@ class Fold:
             return
         updated = before.updated_us if appended_us is None else appended_us
         self._rows.put(key, tables.pack_thread(before._replace(checkpoints=count, updated_us=updated)))
+
+
+def _names(parts: Sequence[Part]) -> list[bytes]:
+    return [part.digest or digest(part.data) for part in parts]

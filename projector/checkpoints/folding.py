@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rocksdict import WriteBatch
 
-from eventstore.checkpoint.events import decode
+from eventstore.checkpoint.events import Event, decode
 from eventstore.errors import UndecodableEvent
-from eventstore.log.base import Chunk
+from eventstore.log.base import Chunk, StoredRecord
 from eventstore.log.position import Position
 from eventstore.views import Outcome, Quarantined
 from projector.checkpoints.fold import Fold
@@ -17,6 +17,16 @@ from projector.checkpoints.view import MaterializedCheckpoints
 from projector.fold import WriterState
 from projector.folding import Folded
 from projector.intake import Decoding, Place, Writers
+from projector.rocks import let_go
+
+
+class _Unfit(Exception):
+    """An event that shows only while it is applied that it cannot be decoded."""
+
+    def __init__(self, place: Place, reason: UndecodableEvent) -> None:
+        super().__init__()
+        self.place = place
+        self.reason = reason
 
 
 class CheckpointFolding:
@@ -36,6 +46,23 @@ class CheckpointFolding:
         ``unfit`` are events that cannot be applied though they can be decoded. Raises ``ViewError``
         when the view cannot be read.
         """
+        chunks, known = list(chunks), dict(unfit)
+        while True:
+            try:
+                return self._folded(chunks, start, known)
+            except _Unfit as found:
+                # Anew, as if it had been known at once: what stops in front of an event applies nothing
+                # of its batch, and the rows are that far already.
+                known[found.place] = found.reason
+
+    def commit(self, folded: Folded) -> None:
+        """Make visible what :meth:`fold` returned last. Raises ``ViewError``; then nothing is."""
+        self._view.commit(folded.batch, folded.end, folded.aside)
+        self._writers.committed(folded.writers)
+
+    def _folded(
+        self, chunks: Sequence[Chunk], start: Position, unfit: Mapping[Place, UndecodableEvent]
+    ) -> Folded:
         rows = Overlay(self._view.db.default)
         fold = Fold(rows, self._view.manifests)
         outcomes: dict[Place, Outcome] = {}
@@ -52,7 +79,7 @@ class CheckpointFolding:
             for record, event in decoded:
                 if self._writers.is_duplicate(record, latest):
                     outcomes[record.partition, record.offset] = Outcome("duplicate", 0)
-                elif not fold.apply(record, event):
+                elif not self._counts(fold, record, event):
                     outcomes[record.partition, record.offset] = Outcome("rejected", 0)
             upto = [max(reached, offset) for reached, offset in zip(upto, chunk.position, strict=True)]
         batch = WriteBatch(raw_mode=True)
@@ -61,7 +88,10 @@ class CheckpointFolding:
         end = Position(*upto)
         return Folded(start, end, batch, latest, {}, outcomes, [], None, aside, failure)
 
-    def commit(self, folded: Folded) -> None:
-        """Make visible what :meth:`fold` returned last. Raises ``ViewError``; then nothing is."""
-        self._view.commit(folded.batch, folded.end, folded.aside)
-        self._writers.committed(folded.writers)
+    @staticmethod
+    def _counts(fold: Fold, record: StoredRecord, event: Event) -> bool:
+        try:
+            return fold.apply(record, event)
+        except UndecodableEvent as error:
+            let_go(error)
+            raise _Unfit((record.partition, record.offset), error) from None

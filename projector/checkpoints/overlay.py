@@ -34,6 +34,15 @@ class Overlay:
         """Remove a key, if it is there."""
         self._changes[key] = None
 
+    def take(self, key: bytes) -> bytes | None:
+        """The value at a key, which goes; what came with this very batch leaves no trace in it."""
+        value = self.get(key)
+        if get(self._source, key) is None:
+            self._changes.pop(key, None)
+        else:
+            self._changes[key] = None
+        return value
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values under a prefix, in order, as they are when this is called."""
         changed = {key: value for key, value in self._changes.items() if key.startswith(prefix)}

@@ -11,6 +11,7 @@ family   key                                                 row
 ``v``    thread, digest of a value                           tag, head, and its parts or nodes
 ``n``    thread, digest of a node                            digests of a run of parts
 ``p``    thread, digest of a part                            its bytes
+``f``    thread, writer's session, number of its record      a fragment, until its event comes
 ======== =================================================== ==========================================
 
 Texts are encoded by :mod:`eventstore.keys`. A list's parts are grouped into nodes at places that
@@ -38,8 +39,13 @@ THREAD: Final = b"t"
 VALUE: Final = b"v"
 NODE: Final = b"n"
 PART: Final = b"p"
+FRAGMENT: Final = b"f"
+
+WITH_BYTES: Final = (CHECKPOINT, WRITE, VALUE, NODE, PART, FRAGMENT)
+"""Families whose rows begin with their thread and hold what was put."""
 
 _NUMBER: Final = struct.Struct(">I")
+_RECORD: Final = struct.Struct(">16sQ")
 _BIAS: Final = 1 << 31
 _ENTRY_BYTES: Final = 1 + DIGEST_BYTES
 _CLOSES: Final = bytes(not byte & 0x1F for byte in range(256))
@@ -86,6 +92,17 @@ def run_key(run: str, at: Where) -> bytes:
 def run_prefix(run: str) -> bytes:
     """What the keys of all checkpoints of a run begin with."""
     return RUN + encode_labels((run.encode("utf-8", "surrogatepass").hex(),))
+
+
+def fragment_key(thread: str, session: bytes, sequence: int) -> bytes:
+    """Of family ``f``."""
+    return thread_prefix(FRAGMENT, thread) + _RECORD.pack(session, sequence)
+
+
+def thread_of_fragment(key: bytes) -> str:
+    """The thread of a key of family ``f``."""
+    (thread,) = decode_labels(key[len(FRAGMENT) : -_RECORD.size])
+    return thread
 
 
 def where(key: bytes, prefix: bytes = CHECKPOINT) -> Where:

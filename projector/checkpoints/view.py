@@ -124,10 +124,9 @@ class MaterializedCheckpoints:
 
     def size(self, thread: str) -> int:
         with self._read() as rows:
-            families = (tables.CHECKPOINT, tables.WRITE, tables.VALUE, tables.NODE, tables.PART)
             return sum(
                 len(data)
-                for family in families
+                for family in tables.WITH_BYTES
                 for _, data in scan(rows, tables.thread_prefix(family, thread))
             )
 

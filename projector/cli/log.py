@@ -57,7 +57,7 @@ def show(
     folder = store / (FOLDER if checkpoints else "log")
     if not folder.is_dir():
         raise typer.BadParameter(f"there are no checkpoints in {store}")
-    told, row = (saved.told, saved.row) if checkpoints else (_event, _row)
+    told, row = (saved.telling(), saved.row) if checkpoints else (_event, _row)
     log = EmbeddedLog.open(folder)
     events: list[dict[str, Any]] = []
     failure: EventStoreError | None = None

@@ -5,22 +5,24 @@ What a state says is not printed: values are told by channel, size, and how much
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from eventstore.checkpoint.enveloping import Opener
 from eventstore.checkpoint.events import (
     Assembled,
     Copy,
     Described,
     Drop,
     Event,
+    Fragment,
+    Large,
     Packed,
     Part,
     Parts,
     Put,
     Writes,
-    decode,
 )
 from eventstore.errors import UndecodableEvent
 from eventstore.history import moment
@@ -28,17 +30,26 @@ from eventstore.log.base import StoredRecord
 from projector.cli.output import when
 
 
-def told(record: StoredRecord) -> dict[str, Any]:
-    """An event, or why it cannot be decoded; the fields are the same for all."""
+def telling() -> Callable[[StoredRecord], dict[str, Any]]:
+    """Tells of records in their order: an event, or why it cannot be decoded; all have the same fields.
+
+    A large event is told as what it stands for, if the fragments before it were told, too.
+    """
+    opener = Opener()
+    return lambda record: _of(record, opener)
+
+
+def _of(record: StoredRecord, opener: Opener) -> dict[str, Any]:
     size = len(record.key) + len(record.value or b"")
     place = {"offset": record.offset, "at": moment(record.appended_us).isoformat(), "bytes": size}
     try:
-        event = decode(record)
+        event = opener.event(record)
     except UndecodableEvent as error:
         return place | {"kind": None} | _FIELDS | {"undecodable": str(error)}
-    kind = dict(record.headers)["type"].partition(b"/")[0].decode()
+    headers = dict(record.headers)
+    kind, of = (headers.get(name, b"").partition(b"/")[0].decode() or None for name in ("type", "of"))
     about = {"thread": event.at.thread, "namespace": event.at.namespace, "checkpoint": event.at.id or None}
-    return place | {"kind": kind} | _FIELDS | about | _told(event)
+    return place | {"kind": kind} | _FIELDS | about | {"of": of} | _told(event)
 
 
 def row(event: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +58,7 @@ def row(event: dict[str, Any]) -> dict[str, Any]:
     return {
         "offset": event["offset"],
         "when (UTC)": when(datetime.fromisoformat(event["at"])),
-        "what": event["kind"] or "undecodable",
+        "what": event["of"] or event["kind"] or "undecodable",
         "thread": event["thread"],
         "namespace": event["namespace"],
         "checkpoint": event["checkpoint"],
@@ -67,7 +78,7 @@ def row(event: dict[str, Any]) -> dict[str, Any]:
 _FIELDS: dict[str, Any] = dict.fromkeys(
     (
         "thread", "namespace", "checkpoint", "parent", "run", "memories", "task", "path", "values", "removed",
-        "writes", "parts", "part_bytes", "dropped", "hidden", "sealed", "undecodable",
+        "writes", "of", "parts", "part_bytes", "dropped", "hidden", "sealed", "undecodable",
     )
 )  # fmt: skip
 
@@ -95,6 +106,10 @@ def _told(event: Event) -> dict[str, Any]:
             }
         case Parts():
             return {"sealed": event.sealed, **_parts(event.parts)}
+        case Fragment():
+            return {"sealed": event.sealed}
+        case Large():
+            return {"sealed": "encoding" in dict(event.headers)}
         case Drop():
             return {"dropped": _places(event.dropped), "hidden": _places(event.hidden)}
         case _:

@@ -12,8 +12,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
 from eventstore.checkpoint import EventSaver
-from eventstore.checkpoint.events import Event, decode
-from eventstore.log import EmbeddedLog
+from eventstore.checkpoint.enveloping import Opener
+from eventstore.checkpoint.events import Event, Fragment
+from eventstore.log import EmbeddedLog, StoredRecord
 from projector.checkpoints import tables
 from projector.checkpoints.runtime import OpenCheckpoints
 from projector.rocks import scan
@@ -106,9 +107,11 @@ def rows(saver: EventSaver) -> dict[bytes, bytes]:
 
 
 def uncollected(saver: EventSaver, threads: Iterable[str]) -> list[bytes]:
-    """Rows of values, nodes and parts that nothing of some threads names; whatever is named is there."""
+    """Fragments, and values, nodes and parts that nothing of some threads names; what is named is there."""
     found = rows(saver)
-    left: list[bytes] = []
+    threads = list(threads)
+    fragments = tuple(tables.thread_prefix(tables.FRAGMENT, thread) for thread in threads)
+    left = [key for key in found if key.startswith(fragments)]
     for thread in threads:
 
         def under(family: bytes, thread: str = thread) -> dict[bytes, bytes]:
@@ -149,8 +152,15 @@ def log_bytes(folder: Path) -> int:
 
 def events(folder: Path) -> list[Event]:
     """What the log of checkpoints holds, read by an outsider."""
+    opener = Opener()
+    found = map(opener.event, records(folder))
+    return [event for event in found if not isinstance(event, Fragment)]
+
+
+def records(folder: Path) -> list[StoredRecord]:
+    """The log of checkpoints, record by record."""
     log = EmbeddedLog.open(folder / "checkpoints")
     try:
-        return [decode(record) for group in log.read(0) for record in group]
+        return [record for group in log.read(0) for record in group]
     finally:
         log.close()
