@@ -98,7 +98,7 @@ def channels(saver: EventSaver) -> None:
 
 
 def writes(saver: EventSaver) -> None:
-    given = [(f"channel {n} {'c' * 900}", f"{n} {'v' * 100}") for n in range(5_000)]
+    given = [(f"channel {n} {'c' * 1_100}", f"{n} {'v' * 100}") for n in range(5_000)]
     put(saver, "t", "1", {"n": 1})
     for _ in range(2):  # again, as whoever retries does
         saver.put_writes(config("t", "", "1"), given, "task")
@@ -110,12 +110,12 @@ def writes(saver: EventSaver) -> None:
 def dropped(saver: EventSaver) -> None:
     """Many checkpoints in one prune, hidden ones among them."""
     delta = {"counters_since_delta_snapshot": {"d": [1, 1]}}
-    for n in range(250):
+    for n in range(300):
         id, parent = f"{n:04d}{'i' * 4_000}", f"{n - 1:04d}{'i' * 4_000}" if n else None
         put(saver, "t", id, {"n": n}, parent=parent, metadata=delta if n % 2 else None)
     saver.prune(["t"])
-    assert [id[:4] for id in ids(saver, "t")] == ["0249"]
-    assert sum(row.hidden for row in runtime_of(saver).checkpoints.of_thread("t")) == 249
+    assert [id[:4] for id in ids(saver, "t")] == ["0299"]
+    assert sum(row.hidden for row in runtime_of(saver).checkpoints.of_thread("t")) == 299
 
 
 def long_text(saver: EventSaver) -> None:
