@@ -16,6 +16,7 @@
     ├── VersionConflict                  a conditional write lost; carries the current version
     ├── ReadOnlyStore                    a write to a store of the past
     ├── CheckpointSealed                 a checkpoint whose key is missing, or another one
+    ├── CheckpointUnreadable             bytes of a checkpoint that the saver's serializer does not load
     ├── StoreClosed (RuntimeError)       use after close
     │   └── StoreForked                  use of a parent's store in a forked child
     ├── LogError
@@ -127,6 +128,10 @@ class ReadOnlyStore(EventStoreError):
 
 class CheckpointSealed(EventStoreError):
     """A checkpoint is sealed under a key that is not at hand, or its bytes were changed."""
+
+
+class CheckpointUnreadable(EventStoreError):
+    """Bytes of a checkpoint that the saver's serializer does not load; what it raised is ``__cause__``."""
 
 
 class StoreClosed(EventStoreError, RuntimeError):

@@ -231,9 +231,10 @@ class Engine:
         if row is None:
             return None
         try:
-            return Base(row, self.reading.body(row, serde)["channel_versions"])
+            versions = self.reading.body(row, serde).get("channel_versions")
         except (Missing, CheckpointSealed):
             return None  # the checkpoint then brings all it has
+        return Base(row, versions if isinstance(versions, Mapping) else {})
 
     def _seen(self) -> Position:
         memories = self._memories

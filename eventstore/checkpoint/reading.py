@@ -14,7 +14,7 @@ from eventstore.checkpoint.events import Packed, Where, config_of
 from eventstore.checkpoint.sealing import Seal
 from eventstore.checkpoint.shrinking import grow
 from eventstore.checkpoint.views import CheckpointView, Row, Stored, WriteRow
-from eventstore.errors import ViewDamaged
+from eventstore.errors import CheckpointUnreadable, EventStoreError, ViewDamaged
 from eventstore.targets import Target
 
 PAGE: Final = 64
@@ -54,7 +54,10 @@ class Reading:
         return None
 
     def get(self, wanted: Target, serde: SerializerProtocol) -> CheckpointTuple | None:
-        """A checkpoint, or the newest one. Raises ``CheckpointSealed``, ``ViewDamaged``."""
+        """A checkpoint, or the newest one.
+
+        Raises ``CheckpointSealed``, ``CheckpointUnreadable``, ``ViewDamaged``.
+        """
         return self._whole(lambda: self.find(wanted), lambda row: self._tuple(row, serde))
 
     def list(
@@ -91,16 +94,20 @@ class Reading:
         if isinstance(stored, Packed):
             if not what:
                 return stored
-            return grow(self._seal(row.at.thread, row.sealed).open(stored, row.at, what))
+            opened = self._seal(row.at.thread, row.sealed).open(stored, row.at, what)
+            try:
+                return grow(opened)
+            except Exception as error:
+                raise _unreadable(row.at, f"the {what.decode()}", opened, error) from error
         return self._contents.read(row.at.thread, stored, lambda: self._seal(row.at.thread, True))
 
     def body(self, row: Row, serde: SerializerProtocol) -> dict[str, Any]:
-        """A checkpoint without its channels' values. Raises :class:`Missing`."""
-        return {**serde.loads_typed(self.packed(row, row.body, b"body")), "id": row.at.id}
+        """A checkpoint without its channels' values. Raises :class:`Missing`, ``CheckpointUnreadable``."""
+        return {**self._mapping(row, row.body, serde, "body"), "id": row.at.id}
 
     def metadata(self, row: Row, serde: SerializerProtocol) -> CheckpointMetadata:
-        """Of a checkpoint. Raises :class:`Missing`."""
-        return cast(CheckpointMetadata, serde.loads_typed(self.packed(row, row.metadata, b"metadata")))
+        """Of a checkpoint. Raises :class:`Missing`, ``CheckpointUnreadable``."""
+        return cast(CheckpointMetadata, self._mapping(row, row.metadata, serde, "metadata"))
 
     def is_current(self, row: Row) -> bool:
         """Whether a checkpoint is still there as it was put; it may be hidden by now."""
@@ -115,6 +122,17 @@ class Reading:
         )
 
     # ------------------------------------------------------------------ inside
+
+    def _mapping(self, row: Row, stored: Stored, serde: SerializerProtocol, field: str) -> Mapping[str, Any]:
+        packed = self.packed(row, stored, field.encode())
+        found = _loaded(row.at, f"the {field}", packed, serde)
+        if not isinstance(found, Mapping):
+            raise _unreadable(row.at, f"the {field}", packed, None)
+        return found
+
+    def _value(self, row: Row, channel: str, serde: SerializerProtocol) -> Any:
+        what = f"the value of channel {channel!r}"
+        return _loaded(row.at, what, self.packed(row, row.values[channel]), serde)
 
     def _whole(self, find: Callable[[], Row | None], read: Callable[[Row], T]) -> T | None:
         """What is read of a row that nobody changed meanwhile; ``None`` where there is none any more.
@@ -154,7 +172,7 @@ class Reading:
                     collected[write.channel].append(self._pending(row, write, serde))
             for channel in list(open_channels):
                 if channel in row.values:
-                    seeds[channel] = serde.loads_typed(self.packed(row, row.values[channel]))
+                    seeds[channel] = self._value(row, channel, serde)
                     open_channels.discard(channel)
         return {channel: _channel_history(collected[channel], channel, seeds) for channel in channels}
 
@@ -191,9 +209,7 @@ class Reading:
 
     def _tuple(self, row: Row, serde: SerializerProtocol) -> CheckpointTuple:
         body = self.body(row, serde)
-        body["channel_values"] = {
-            channel: serde.loads_typed(self.packed(row, value)) for channel, value in row.values.items()
-        }
+        body["channel_values"] = {channel: self._value(row, channel, serde) for channel in row.values}
         return CheckpointTuple(
             config_of(row.at),
             cast(Checkpoint, body),
@@ -203,7 +219,35 @@ class Reading:
         )
 
     def _pending(self, row: Row, write: WriteRow, serde: SerializerProtocol) -> Pending:
-        return (write.task, write.channel, serde.loads_typed(self.packed(row, write.value)))
+        what = f"what task {write.task!r} wrote to {write.channel!r}"
+        return (write.task, write.channel, _loaded(row.at, what, self.packed(row, write.value), serde))
+
+
+def _loaded(at: Where, what: str, packed: Packed, serde: SerializerProtocol) -> Any:
+    """What a serializer makes of bytes. Raises ``CheckpointUnreadable`` for whatever it raises of them."""
+    try:
+        return serde.loads_typed(packed)
+    except (EventStoreError, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise _unreadable(at, what, packed, error) from error
+
+
+def _unreadable(at: Where, what: str, packed: Packed, error: Exception | None) -> CheckpointUnreadable:
+    """What to raise; the serializer's own words stay in the cause, since they may repeat the value's."""
+    # LangGraph's serializer with a cipher writes the cipher's name behind that of the form.
+    _, encrypted, cipher = str(packed.tag).partition("+")
+    place = f"{what} in checkpoint {at.id!r} of thread {at.thread!r}"
+    raised = f"({type(error).__name__})" if error is not None else "as what it should be"
+    if encrypted:
+        return CheckpointUnreadable(
+            f"{place} is encrypted ({cipher!r}) and does not load {raised}: open the saver with the serde, "
+            "and the key, that it was written with"
+        )
+    return CheckpointUnreadable(
+        f"{place} does not load {raised}: open the saver with the serde that it was written with. If another "
+        "program wrote it, delete the thread, or go on from another checkpoint of it"
+    )
 
 
 def _channel_history(

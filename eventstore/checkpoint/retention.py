@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from pydantic import BaseModel, ConfigDict
 
 from eventstore.checkpoint.engine import Engine
-from eventstore.checkpoint.events import Delete, Drop, Where
+from eventstore.checkpoint.events import Delete, Where
 from eventstore.checkpoint.lifecycle import Kept, thin_out
 from eventstore.checkpoint.views import ThreadRow
 from eventstore.errors import InvalidInput, InvalidType
@@ -86,7 +86,8 @@ def _thinned(
         if not dry_run:
             engine.delete(name)
         return Thinned(thread=name, whole=True, dropped=thread.checkpoints, hidden=0, kept=0, bytes=freed)
-    drop = None if by.kept is None else _drop(engine, name, by.kept, serde)
+    # Which checkpoints others are rebuilt from stands in the metadata; without that it is not guessed.
+    drop = None if by.kept is None else thin_out(engine, name, by.kept, serde, dry_run=True)
     if drop is None:
         return None
     there = {row.at for row in view.of_thread(name) if not row.hidden}
@@ -108,18 +109,6 @@ def _is_idle(engine: Engine, thread: str, since_us: int) -> bool:
     """Whether it still is: others were looked at meanwhile, and that may have taken long."""
     engine.refresh()
     return all(row.appended_us < since_us for row in engine.runtime.checkpoints.of_thread(thread))
-
-
-def _drop(engine: Engine, thread: str, kept: Kept, serde: SerializerProtocol) -> Drop | None:
-    try:
-        return thin_out(engine, thread, kept, serde, dry_run=True)
-    except NotImplementedError as error:
-        # LangGraph's serializer raises it for what another one has encrypted. Which checkpoints others
-        # are rebuilt from stands in the metadata, so it is not guessed.
-        raise InvalidInput(
-            f"the metadata of thread {thread!r} was encrypted by a serializer that this saver does not "
-            f"have ({error}): open it with that serde"
-        ) from error
 
 
 def _moment_us(given: Age, name: str) -> int:

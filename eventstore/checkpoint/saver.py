@@ -122,7 +122,8 @@ class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint a config names, or the newest of its thread and namespace.
 
-        Raises ``CheckpointSealed``, and ``LogUnavailable`` where the log's end has to be asked for.
+        Raises ``CheckpointSealed``, ``CheckpointUnreadable`` where the serializer does not load it, and
+        ``LogUnavailable`` where the log's end has to be asked for.
         """
         wanted = targets.target(config)
         self._engine.refresh(wanted)
@@ -143,7 +144,7 @@ class EventSaver(Opened, Upkeep, BaseCheckpointSaver[str]):
         """Checkpoints, newest id first: of a thread, of a namespace of it, or of all threads.
 
         ``filter`` holds what metadata must equal; ``None`` there means missing, too. Raises
-        ``InvalidInput`` for a negative limit.
+        ``InvalidInput`` for a negative limit, and as :meth:`get_tuple` while the checkpoints are taken.
         """
         wanted = None if config is None else targets.target(config)
         if limit is not None and limit < 0:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from eventstore.checkpoint.contents import Missing
 from eventstore.checkpoint.engine import Engine
 from eventstore.checkpoint.views import Row, ThreadRow, WriteRow
-from eventstore.errors import CheckpointSealed
+from eventstore.errors import CheckpointSealed, CheckpointUnreadable
 from eventstore.history import moment
 
 INTERRUPT: Final = "__interrupt__"
@@ -50,7 +50,7 @@ class ThreadCheckpoint(BaseModel):
     checkpoint: str
     parent: str | None
     step: int | None
-    """``None``, as is ``source``, where the metadata cannot be read: it is sealed, or encrypted."""
+    """``None``, as is ``source``, where the metadata cannot be read: it is sealed, say, or encrypted."""
     source: str | None
     at: datetime
     """When it was put, by the log's clock."""
@@ -127,6 +127,5 @@ def _checkpoint(engine: Engine, row: Row, serde: SerializerProtocol) -> ThreadCh
 def _metadata(engine: Engine, row: Row, serde: SerializerProtocol) -> Mapping[str, Any]:
     try:
         return engine.reading.metadata(row, serde)
-    except (CheckpointSealed, Missing, NotImplementedError):
-        # NotImplementedError is what LangGraph's serializer raises for what another one has encrypted.
+    except (CheckpointSealed, CheckpointUnreadable, Missing):
         return {}

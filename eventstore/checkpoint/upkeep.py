@@ -56,7 +56,8 @@ class Upkeep:
         goes: ``delete_idle`` removes threads whose last checkpoint is older, as :meth:`delete_thread`
         does. Ages are a ``timedelta`` from now, or a ``datetime`` with its zone. Without ``thread_ids``
         all threads are looked at. With ``dry_run`` nothing goes, and the answer says what would.
-        Raises ``InvalidInput`` where no rule is given, ``CheckpointSealed`` for a thread without its key.
+        Raises ``InvalidInput`` where no rule is given, ``CheckpointSealed`` for a thread without its key,
+        ``CheckpointUnreadable`` for one of another serializer.
         """
         by = retention.rule(keep, older_than, delete_idle)
         if isinstance(thread_ids, str):
