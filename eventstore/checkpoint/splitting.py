@@ -20,7 +20,7 @@ WHOLE_BYTES: Final = 64
 """Values up to this size are not worth a name of their own."""
 PART_BYTES: Final = ((1 << 20, 64), (1 << 24, 1 << 10), (1 << 62, 1 << 14))
 """Elements smaller than this share a part with their neighbours, by the size of the whole value:
-naming a part takes 16 bytes, and all the names of a value stand in one record."""
+naming a part takes 16 bytes, and all the names of a value stand in the event that names it anew."""
 BLOCK_BYTES: Final = 4 * 1024
 """Size of the blocks that long texts and bytes are cut into."""
 NESTED_PARTS: Final = 4
@@ -29,7 +29,7 @@ same message with an id then share their text."""
 DEEPEST: Final = 4
 """How many levels of elements are cut, since each one has parts of its own, however small."""
 LARGEST_PART: Final = 256 * 1024
-"""What is larger is cut, wherever that is; a record has room for several."""
+"""What is larger is cut, wherever that is."""
 _MSGPACK: Final = "msgpack"
 _SNAPSHOT: Final = 7
 """The extension type in which LangGraph keeps a delta channel's whole value."""

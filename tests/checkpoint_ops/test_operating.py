@@ -290,6 +290,24 @@ def test_the_log_is_printed(run: Run, place: Path) -> None:
     assert "__interrupt__" in table and SECRET not in table and SECRET not in json.dumps(events)
 
 
+def test_an_event_larger_than_a_record_is_told_behind_its_fragments(run: Run, tmp_path: Path) -> None:
+    """As what it stands for; where the print begins behind the fragments, only as what it is."""
+    with EventSaver.open(tmp_path / "place") as saver:
+        put(saver, "t", "1", {"x": random.Random(1).randbytes(2_000_000), "n": 1})
+    events = run("eventstore", "log", tmp_path / "place", "--checkpoints", "--json").json
+    *carried, event = events
+    assert [each["kind"] for each in carried] == ["cp.fragment"] * 3
+    assert {each["thread"] for each in events} == {"t"}
+    assert (event["kind"], event["of"], event["checkpoint"]) == ("cp.large", "cp.put", "1")
+    assert [each["channel"] for each in event["values"]] == ["x", "n"]
+    assert event["part_bytes"] > 1_990_000 and event["bytes"] < 100
+    assert len({tuple(each) for each in events}) == 1, "every event has the same fields"
+    (alone,) = run("eventstore", "log", tmp_path / "place", "--checkpoints", "--from", 3, "--json").json
+    assert (alone["kind"], alone["of"], alone["values"]) == ("cp.large", "cp.put", None)
+    table = run("eventstore", "log", tmp_path / "place", "--checkpoints").out
+    assert table.count("cp.fragment") == 3 and "cp.put" in table
+
+
 def test_what_cannot_be_decoded_is_shown_among_what_can(run: Run, place: Path) -> None:
     log = EmbeddedLog.open(place / "checkpoints")
     end = sum(log.high_water_mark())
