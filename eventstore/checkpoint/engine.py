@@ -208,7 +208,9 @@ class Engine:
         return seal, composed, self._batch(composed.events)
 
     def _batch(self, events: Sequence[Event]) -> Batch:
-        return self.runtime.prepare([record for event in events for record in enveloping.records(event)])
+        limit = self.runtime.log.record_bytes
+        made = [record for event in events for record in enveloping.records(event, limit)]
+        return self.runtime.prepare(made)
 
     def _opens(self, thread: str, seal: Seal) -> bool:
         """Whether what was appended under a seal can be read: a delete may have destroyed its key."""

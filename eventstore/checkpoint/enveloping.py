@@ -17,25 +17,30 @@ from eventstore.checkpoint.events import Event, Fragment, Large, Where, decode, 
 from eventstore.log.base import Record, StoredRecord
 
 RECORD_BYTES: Final = 768 * 1024
-"""What is larger travels in fragments of this size: Kafka takes no record above 1 MB by default."""
+"""What is larger travels in fragments, also on logs that would take more: Kafka's own limit is 1 MB, and
+a topic can be copied to another one."""
 
 Take = Callable[[int], bytes | None]
 """Gives the fragment in the record of a number of the same writer and partition, once."""
 
 
-def records(event: Event) -> list[Record]:
+def records(event: Event, limit: int | None = None) -> list[Record]:
     """The records of an event, to be appended together, of which the last makes it count.
 
-    Equal events give equal bytes. Raises ``InvalidInput`` as :func:`eventstore.checkpoint.events.encode`.
+    ``limit`` is the largest that a log takes, if there is one. Equal events give equal bytes. Raises
+    ``InvalidInput`` as :func:`eventstore.checkpoint.events.encode`.
     """
     record = encode(event)
     value = record.value
-    if value is None or _size(record) <= RECORD_BYTES:
+    most = RECORD_BYTES if limit is None else min(limit, RECORD_BYTES)
+    if value is None or _size(record) <= most:
         return [record]
     # Under the key of the thread alone, which keeps them in the partition of the event.
     thread, sealed = Where(event.at.thread), "encoding" in dict(record.headers)
-    firsts = range(0, len(value), RECORD_BYTES)
-    fragments = [encode(Fragment(thread, value[first : first + RECORD_BYTES], sealed)) for first in firsts]
+    # An id that takes the better part of a record is for the log to refuse.
+    room = max(1, most // 2, most - _size(encode(Fragment(thread, b"", sealed))))
+    firsts = range(0, len(value), room)
+    fragments = [encode(Fragment(thread, value[first : first + room], sealed)) for first in firsts]
     return [*fragments, encode(Large(event.at, record.headers, len(fragments)))]
 
 

@@ -56,13 +56,20 @@ def _copied(engine: Engine, source: str, to: str, seal: Seal, whole: bool) -> Co
     view, contents, reading = engine.runtime.checkpoints, engine.contents, engine.reading
     description = contents.describe(to, seal, whole=whole)
     latest: dict[tuple[str, str], Earlier] = {}
+    in_event: dict[tuple[str, str], Earlier] = {}
+    """What the event in the making has, which no other value of it can continue."""
     events: list[Event] = []
 
     def value(packed: Packed, at: Where, channel: str) -> Described:
         made, split = description.described(packed, latest.get((at.namespace, channel)))
         if split is not None:
-            latest[at.namespace, channel] = Earlier(split.name(), split.digests, split)
+            in_event[at.namespace, channel] = Earlier(split.name(), split.digests, split)
         return made
+
+    def add(event: Event) -> None:
+        events.append(event)
+        latest.update(in_event)
+        in_event.clear()
 
     rows = sorted(view.of_thread(source), key=lambda row: row.event)
     for row in rows:
@@ -75,7 +82,7 @@ def _copied(engine: Engine, source: str, to: str, seal: Seal, whole: bool) -> Co
             (channel, value(reading.packed(row, stored), at, channel))
             for channel, stored in row.values.items()
         )
-        events.append(
+        add(
             Put(
                 at,
                 row.parent,
@@ -98,12 +105,12 @@ def _copied(engine: Engine, source: str, to: str, seal: Seal, whole: bool) -> Co
                 Write(each.number, each.channel, value(reading.packed(row, each.value), at, ""))
                 for each in found
             )
-            events.append(Writes(at, task, path, made, description.take_parts(), seal.closes))
+            add(Writes(at, task, path, made, description.take_parts(), seal.closes))
     if not all(map(reading.is_current, rows)):
         raise Missing  # and so may their writes, which were read apart
     hidden = tuple((row.at.namespace, row.at.id) for row in rows if row.hidden)
     if hidden:
-        events.append(Drop(Where(to), (), hidden))
+        add(Drop(Where(to), (), hidden))
     return Composed(events, description.splits)
 
 

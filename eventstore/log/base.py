@@ -98,6 +98,13 @@ class Log(Protocol):
     def end_is_local(self) -> bool:
         """Whether :meth:`high_water_mark` costs no more than reading memory."""
 
+    @property
+    def record_bytes(self) -> int | None:
+        """The largest record it takes, key, value and headers together; ``None``: no matter how large.
+
+        It may change while the log is open.
+        """
+
     def prepare(self, records: Sequence[Record]) -> Batch:
         """Do whatever can be done before the append, in the caller's own thread.
 

@@ -119,6 +119,11 @@ class EmbeddedLog:
         """Always true: the mark is in memory that the processes share."""
         return True
 
+    @property
+    def record_bytes(self) -> int | None:
+        """Any that a batch has room for."""
+        return None
+
     def prepare(self, records: Sequence[Record]) -> frames.PreparedBatch:
         """Encode and checksum ``records``. Raises ``LimitExceeded`` above ``max_batch_bytes``."""
         return frames.prepare(records, self._max_batch_bytes)

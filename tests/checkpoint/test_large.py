@@ -32,7 +32,7 @@ from eventstore.checkpoint.events import (
     Writes,
     encode,
 )
-from eventstore.checkpoint.splitting import split
+from eventstore.checkpoint.splitting import digest, split
 from eventstore.errors import UndecodableEvent
 from eventstore.log import EmbeddedLog, Record, StoredRecord
 from projector.checkpoints import tables
@@ -199,6 +199,41 @@ def test_a_value_whose_names_alone_are_more_than_a_record(tmp_path: Path) -> Non
         assert values(saver, "t") == {"x": given}
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("size", [SMALL, 50_000])
+def test_a_copy_brings_once_what_its_events_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, sealed: bool
+) -> None:
+    """With those before it: the last checkpoint's values, and what several tasks wrote."""
+    monkeypatch.setattr(enveloping, "RECORD_BYTES", size)
+    keys = FolderKeys(tmp_path / "keys", MASTER) if sealed else None
+    chance = random.Random(1)
+    noise = [chance.randbytes(150) for _ in range(800)]
+    with EventSaver.open(tmp_path / "s", keys=keys) as saver:
+        for number in range(4):
+            id, parent = str(number), str(number - 1) if number else None
+            put(saver, "t", id, {"a": noise[: 300 + 100 * number], "b": noise[::-1][number:]}, parent=parent)
+            for task in ("one", "two", "three"):
+                written = [("a", noise[number * 100 :]), ("b", [task, *noise[:200]])]
+                saver.put_writes(config("t", "", id), written, task)
+        put(saver, "to", "0", {"a": noise[:10]})
+        saver.copy_thread("t", "to")
+        mine, theirs = (list(saver.list(config(thread))) for thread in ("t", "to"))
+        assert [each[1:3] + each[4:] for each in mine] == [each[1:3] + each[4:] for each in theirs]
+        saver.prune(["to"])
+        assert uncollected(saver, ["to"]) == []
+        live = rows(saver)
+    brought = [
+        part.digest or digest(part.data)
+        for event in events(tmp_path / "s")
+        if isinstance(event, (Put, Writes)) and event.at.thread == "to"
+        for part in event.parts
+    ]
+    assert len(brought) == len(set(brought)) > len(noise)
+    with rebuilt(tmp_path / "s", keys=keys) as saver:
+        assert rows(saver) == live
+
+
 # ------------------------------------------------------------------ bytes
 
 EXAMPLES: list[Event] = [
@@ -231,7 +266,7 @@ def test_an_event_comes_out_of_its_records_as_it_went_in(
         assert all(isinstance(each, Fragment) for each in seen[:-1])
         assert all(len(record.value or b"") <= max(size, 10) for record in made) or len(made) == 1
         counts.add(len(made))
-    assert counts == ({1} if isinstance(event, Delete) else {1, 2, *counts})
+    assert min(counts) == 1 and (len(counts) > 3) is not isinstance(event, Delete)
 
 
 def stamped(made: Sequence[Record], session: bytes = bytes(16), first: int = 1) -> list[StoredRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from eventstore.checkpoint import EventSaver, FolderKeys, enveloping
+from eventstore.errors import LimitExceeded
 from eventstore.log import Record
 from eventstore.log.kafka import stamps
 from tests.checkpoint.kit import config, ids, put, rows, values
@@ -27,15 +29,22 @@ KAFKAS_OWN_LIMIT = 1_048_588
 class Topic:
     """Of checkpoints, one partition, and savers on it with a view each."""
 
-    def __init__(self, broker: Broker, folder: Path, undo: ExitStack) -> None:
+    def __init__(self, broker: Broker, folder: Path, undo: ExitStack, **more: str) -> None:
         self.broker = broker
         self.name = new_name()
         self.url = url(broker, self.name, put_timeout=20)
         self._folder = folder
         self._undo = undo
         kept = {"retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "LogAppendTime"}
+        kept |= {name.replace("_", "."): value for name, value in more.items()}
         with admin_of(broker) as admin:
             admin.create_topics([NewTopic(f"{self.name}.checkpoints", 1, 1, topic_configs=kept)])
+
+    def alter(self, **configs: str) -> None:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        with admin_of(self.broker) as admin:
+            resource = ConfigResource(ConfigResourceType.TOPIC, f"{self.name}.checkpoints", configs=named)
+            admin.alter_configs([resource])
 
     def open(self, name: str, **options: Any) -> EventSaver:
         return self._undo.enter_context(EventSaver.open(self.url, views=self._folder / name, **options))
@@ -77,6 +86,34 @@ def test_whatever_is_saved_finds_room(
     assert (mine.checkpoint, mine.metadata, mine.pending_writes) == theirs[1:3] + theirs[4:]
     assert rows(saver) == rows(other)
     assert 512 * 1024 < largest(topic) < 1_000_000
+
+
+def test_a_topic_that_takes_less_and_then_still_less(kafka_broker: Broker, tmp_path: Path) -> None:
+    """Nobody has to be told: what does not fit any more is refused once, and fits the next time."""
+    given = {"x": random.Random(1).randbytes(300_000)}
+    with ExitStack() as undo:
+        topic = Topic(kafka_broker, tmp_path, undo, max_message_bytes="70000")
+        saver = topic.open("one")
+        put(saver, "t", "1", given)
+        for size in range(69_000, 70_001, 100):
+            saver.put_writes(config("t", "", "1"), [("x", random.Random(size).randbytes(size))], str(size))
+        assert 60_000 < largest(topic) < 70_000
+        topic.alter(max_message_bytes="20000")
+        given |= {"y": random.Random(2).randbytes(100_000)}
+        assert within(20, lambda: taken(saver, given))
+        saver.copy_thread("t", "copy")
+        other = topic.open("two")
+        assert values(other, "copy", "2") == given
+        assert rows(other) == rows(saver)
+
+
+def taken(saver: EventSaver, given: dict[str, Any]) -> bool:
+    """Whether a put went through, which the topic's limit may refuse."""
+    try:
+        put(saver, "t", "2", given, parent="1")
+    except LimitExceeded:
+        return False
+    return True
 
 
 def runtime_limit(saver: EventSaver) -> int:

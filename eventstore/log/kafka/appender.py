@@ -30,6 +30,8 @@ from eventstore.log.kafka.writer import Writer
 
 BATCH_RECORDS: Final = 16_384
 """Records in an atomic batch, at the most."""
+_HEADERS: Final = 20
+"""As many as any record has, and more."""
 
 
 class KafkaBatch(NamedTuple):
@@ -57,6 +59,11 @@ class Appender:
         self._writer = Writer(place, session, lambda: self._limit)
         self.appended = 0.0
         """When something was appended last, in seconds of the monotonic clock."""
+
+    @property
+    def record_bytes(self) -> int:
+        """The largest record that is not refused, key, value and headers together."""
+        return self._limit - stamps.RECORD_OVERHEAD - _HEADERS * stamps.HEADER_OVERHEAD
 
     def prepare(self, records: Sequence[Record]) -> KafkaBatch:
         """Check sizes. Raises ``LimitExceeded`` naming both, for a record the topic does not take."""

@@ -80,6 +80,11 @@ class KafkaLog:
         """Never: the broker has to be asked."""
         return False
 
+    @property
+    def record_bytes(self) -> int | None:
+        """What the topic takes, less what is added to a record on its way."""
+        return self._appender.record_bytes
+
     def prepare(self, records: Sequence[Record]) -> KafkaBatch:
         """Check sizes. Raises ``LimitExceeded`` naming both, for a record the topic does not take."""
         return self._appender.prepare(records)

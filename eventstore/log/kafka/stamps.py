@@ -18,6 +18,8 @@ BATCH = "batch"
 NOBODY = bytes(16)
 RECORD_OVERHEAD = 256
 """Bytes that Kafka and our own headers add to a record, at the most, headers' names aside."""
+HEADER_OVERHEAD = 10
+"""Bytes that Kafka adds to a header, at the most."""
 
 
 class Outgoing(NamedTuple):
@@ -55,7 +57,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def size_of(record: Record) -> int:
     """Bytes a record takes on the topic, at the most."""
-    headers = sum(len(name) + len(data) + 10 for name, data in record.headers)
+    headers = sum(len(name) + len(data) + HEADER_OVERHEAD for name, data in record.headers)
     return len(record.key) + len(record.value or b"") + headers + RECORD_OVERHEAD
 
 
