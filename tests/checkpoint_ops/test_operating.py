@@ -133,6 +133,7 @@ CHANGES: dict[str, Callable[[WriteBatch, dict[bytes, bytes]], None]] = {
     "values": lambda batch, there: batch.delete(first(there, tables.VALUE)),
     "nodes": lambda batch, there: batch.put(*changed(there, tables.NODE)),
     "parts": lambda batch, there: batch.put(*changed(there, tables.PART)),
+    "fragments": lambda batch, there: batch.put(tables.fragment_key("never", bytes(16), 9), b"put"),
 }
 
 
