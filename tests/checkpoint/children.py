@@ -24,9 +24,14 @@ from tests.checkpoint.kit import config, grown, ids, put, rows, text, uncollecte
 
 WRITERS = 3
 LARGE = 900_000
-"""Bytes that do not fit the record of their checkpoint."""
+"""Bytes that do not fit one record."""
 
 Tell = Callable[[Any], None]
+
+
+def noise(id: str) -> bytes:
+    """Bytes of which no two blocks are alike."""
+    return random.Random(id).randbytes(LARGE)
 
 
 def say(fact: Any) -> None:
@@ -60,7 +65,9 @@ def storm(directory: str, kills: str, seed: str, url: str = "") -> None:
                 say(first)
                 raise SystemExit(1)
             known = [[] for _ in range(WRITERS)]
-            time.sleep(0.03 + chance.random() * 0.15 if number < int(kills) else 0)
+            # A topic takes large states more slowly.
+            longest = 0.6 if url else 0.15
+            time.sleep(0.03 + chance.random() * longest if number < int(kills) else 0)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             for line in pipe.read().splitlines():
@@ -116,7 +123,7 @@ def _held_to(saver: EventSaver, known: list[list[Any]]) -> None:
                 found = saver.get_tuple(config(thread, "", each["id"]))
                 assert found is not None
                 assert found.pending_writes == [
-                    (f"task-{each['id']}", "big", "b" * LARGE),
+                    (f"task-{each['id']}", "big", noise(each["id"])),
                     (f"task-{each['id']}", "note", each["id"]),
                 ]
         copied = [each for each in done if each["act"] == "copy"]
@@ -132,7 +139,7 @@ def _whole(found: Any) -> None:
     assert len(given["messages"]) == given["count"]
     assert all(isinstance(each, str) for each in given["messages"])
     if "large" in given:
-        assert given["large"] == (id * LARGE)[:LARGE].encode()
+        assert given["large"] == noise(id)
     # Both writes of a task, or none.
     assert len(found.pending_writes) in (0, 2)
 
@@ -160,12 +167,12 @@ def _write_on(place: Path, url: str, known: list[list[Any]], tell: Tell) -> None
             messages = grown(chance, messages)[-40:]
             given: dict[str, Any] = {"messages": messages, "count": len(messages), "id": after}
             if chance.random() < 0.15:
-                given["large"] = (after * LARGE)[:LARGE].encode()
+                given["large"] = noise(after)
             told("put", after, _put(saver, thread, id, after, given))
             id = after
             what = chance.random()
             if what < 0.1:
-                writes = [("big", "b" * LARGE), ("note", after)]
+                writes = [("big", noise(id)), ("note", after)]
                 told("writes", id, _writes(saver, thread, id, writes))
             elif what < 0.25:
                 told("prune", id, lambda: saver.prune([thread]))
@@ -248,7 +255,7 @@ def _share(saver: EventSaver, thread: str, chance: random.Random, id: str, outco
         messages = grown(chance, list(messages))[-30:]
         given: dict[str, Any] = {"messages": messages, "count": len(messages), "id": id}
         if chance.random() < 0.05:
-            given["large"] = (id * LARGE)[:LARGE].encode()
+            given["large"] = noise(id)
         put(saver, thread, id, given, parent=parent, metadata={"id": id})
         outcomes["puts"] += 1
     elif what < 0.75 and parent is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from eventstore.checkpoint import EventSaver
+from eventstore.checkpoint import EventSaver, enveloping
+from tests.checkpoint.kit import SMALL
 
 
 @pytest.fixture
@@ -21,3 +22,9 @@ def open_saver(tmp_path: Path) -> Iterator[Callable[..., EventSaver]]:
             return opened.enter_context(EventSaver.open(tmp_path / "s", views=tmp_path / name, **options))
 
         yield new
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a record took very little, so that nearly every event is a large one."""
+    monkeypatch.setattr(enveloping, "RECORD_BYTES", SMALL)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,10 +15,13 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from eventstore.checkpoint import EventSaver
 from eventstore.checkpoint.enveloping import Opener
 from eventstore.checkpoint.events import Event, Fragment
-from eventstore.log import EmbeddedLog, StoredRecord
+from eventstore.log import EmbeddedLog, Record, StoredRecord
 from projector.checkpoints import tables
 from projector.checkpoints.runtime import OpenCheckpoints
 from projector.rocks import scan
+
+SMALL = 600
+"""Bytes of a record where a test has them small."""
 
 
 def config(thread: str, namespace: str = "", id: str | None = None) -> RunnableConfig:
@@ -162,5 +166,24 @@ def records(folder: Path) -> list[StoredRecord]:
     log = EmbeddedLog.open(folder / "checkpoints")
     try:
         return [record for group in log.read(0) for record in group]
+    finally:
+        log.close()
+
+
+def type_of(record: StoredRecord | Record) -> bytes:
+    return dict(record.headers)["type"]
+
+
+@contextmanager
+def writer(folder: Path) -> Iterator[Callable[..., None]]:
+    """Appends records batch by batch, as no saver would part them; one writer's all."""
+    log = EmbeddedLog.open(folder / "checkpoints")
+    try:
+
+        def append(*given: Record) -> None:
+            (result,) = log.append([log.prepare(given)], lambda lists: None)
+            assert isinstance(result, list)
+
+        yield append
     finally:
         log.close()

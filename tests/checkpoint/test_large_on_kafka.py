@@ -18,8 +18,9 @@ from eventstore.checkpoint import EventSaver, FolderKeys, enveloping
 from eventstore.errors import LimitExceeded
 from eventstore.log import Record
 from eventstore.log.kafka import stamps
-from tests.checkpoint.kit import config, ids, put, rows, values
-from tests.checkpoint.test_large import CALLS, MASTER, SMALL, dropped, fragments, large_put, value_of
+from tests.checkpoint.kit import SMALL, config, ids, put, rows, values
+from tests.checkpoint.test_fragments import fragments, large_put, value_of
+from tests.checkpoint.test_large import CALLS, MASTER, dropped
 from tests.kafka.broker import Broker
 from tests.kafka.kit import admin_of, new_name, url, within
 

@@ -15,8 +15,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from eventstore.checkpoint import EventSaver
 from eventstore.checkpoint.events import Packed, Put, Where, Write, Writes, encode
 from eventstore.errors import CheckpointUnreadable
-from tests.checkpoint.kit import config, ids, put, rows, values
-from tests.checkpoint.test_large import plain, writer
+from tests.checkpoint.kit import config, ids, put, rows, values, writer
+from tests.checkpoint.test_fragments import plain
 
 SECRET = "what the state says"
 
