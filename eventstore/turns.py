@@ -1,10 +1,11 @@
 """Long work that a coroutine waits for lets the event loop have a turn.
 
 It is done beside the loop, in a thread. But a thread that wants the interpreter waits until it is given
-up, five milliseconds if nobody does so by himself, and where several threads are at long work it stands
-in line behind all of them; an event loop needs a turn for each of its steps. So loops over many rows give
-way every so often, in threads that work for an event loop and only there: to give way is to let other
-programs have the processor, too.
+up, five milliseconds if nobody does so by himself, and where several want it, anyone may get it; an event
+loop needs it for each of its steps. So loops over many rows give way every so often, in threads that work
+for an event loop and only there: that takes time, and lets other programs have the processor, too. And of
+these threads one goes on at a time, while the others wait in line without wanting the interpreter: it runs
+one of them anyhow, and an event loop then has only that one before it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 TURN_SECONDS: Final = 0.001
-PAUSE_SECONDS: Final = 0.00001
-"""How long it stands back: with no time at all it would have the interpreter again before anyone wakes."""
+WRITER_SECONDS: Final = 0.004
+"""The turn of a writer that many wait for: most groups of writes are shorter."""
+PAUSE_SECONDS: Final = 0.00005
+"""How long a thread stands back: in less, it would have the interpreter again before anyone wakes."""
 WAIT_SECONDS: Final = 0.02
 """How long a thread that gave way waits for the others' turns."""
 EVERY_ROWS: Final = 256
@@ -76,6 +79,10 @@ class _Thread(threading.local):
     goes_on: bool = False
     """Whether it is the one whose long work goes on."""
 
+    def begin(self) -> None:
+        """A turn begins."""
+        self.ends = time.monotonic() + (TURN_SECONDS if self.in_line else WRITER_SECONDS)
+
     def stand_back(self) -> None:
         """Let another long work go on."""
         if self.goes_on:
@@ -101,9 +108,10 @@ async def beside(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) ->
 def for_loops(*, in_line: bool = True) -> Iterator[None]:
     """What this thread does meanwhile is for event loops.
 
-    Not ``in_line`` with others at long work is one that many wait for.
+    Not ``in_line`` with others at long work is a writer that many wait for.
     """
-    _thread.ends, _thread.in_line = time.monotonic() + TURN_SECONDS, in_line
+    _thread.in_line = in_line
+    _thread.begin()
     try:
         yield
     finally:
@@ -114,12 +122,13 @@ def for_loops(*, in_line: bool = True) -> Iterator[None]:
 def give_way() -> None:
     """Let who waits for the interpreter have it, where that may be an event loop and the turn is over."""
     if _thread.ends is not None and time.monotonic() > _thread.ends:
-        _thread.stand_back()
+        # First this, while nobody in line wants the interpreter, and then the next one's turn.
         time.sleep(PAUSE_SECONDS)
+        _thread.stand_back()
         if _thread.in_line:
             # Not for longer: whoever goes on may be waiting for something that this thread holds.
             _thread.goes_on = _line.enter(WAIT_SECONDS)
-        _thread.ends = time.monotonic() + TURN_SECONDS
+        _thread.begin()
 
 
 def in_turns(items: Iterable[T], every: int) -> Iterable[T]:

@@ -33,6 +33,7 @@ def given_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(time, "sleep", noted)
     monkeypatch.setattr(eventstore.turns, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(eventstore.turns, "WRITER_SECONDS", -1.0)
     return offered
 
 
