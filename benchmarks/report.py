@@ -80,6 +80,15 @@ def growth_table(several: Sequence[Results]) -> Table:
     return table
 
 
+def markdown(table: Table) -> str:
+    """A table for a page of documentation."""
+    rows = list(zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True))
+    lines = [[str(column.header) for column in table.columns]]
+    lines.append([":---" if column.justify == "left" else "---:" for column in table.columns])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in (*lines, *rows))
+    return f"### {table.title}\n\n{body}\n"
+
+
 def as_json(several: Sequence[Results], machine: dict[str, str]) -> dict[str, Any]:
     """Everything that was measured. Times in seconds, sizes in bytes."""
     return {

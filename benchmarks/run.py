@@ -29,7 +29,7 @@ from benchmarks.cells import CELLS
 from benchmarks.figures import Results
 from benchmarks.peers import CONTENDERS, run_name
 from benchmarks.race import Limits, Race
-from benchmarks.report import as_json, growth_table, main_table
+from benchmarks.report import as_json, growth_table, main_table, markdown
 from benchmarks.workload import Spec
 
 OURS, *PEERS = CONTENDERS
@@ -144,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--directory", type=Path, help="where stores are made (default: the temporary folder)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     given = parser.parse_args(arguments)
     if min(given.items) < 200:
         parser.error("--items: at least 200, or the users are too small to ask anything of")
@@ -165,10 +166,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on = machine()
     for name, text in on.items():
         console.print(f"[bold]{name}[/] {text}")
-    for results in several:
-        console.print(main_table(results))
+    tables = [main_table(results) for results in several]
     if len(several) > 1:
-        console.print(growth_table(several))
+        tables.append(growth_table(several))
+    for table in tables:
+        console.print(table)
+    if given.markdown is not None:
+        given.markdown.write_text("\n".join(map(markdown, tables)))
     if given.json is not None:
         given.json.write_text(json.dumps(as_json(several, on), indent=1) + "\n")
     for line in (failed := wrong(several)):

@@ -21,7 +21,7 @@ from benchmarks.growing import Pair
 from benchmarks.measure import Slice, timed
 from benchmarks.questions import Questions
 from benchmarks.race import Limits, Race
-from benchmarks.report import as_json, growth_table, main_table
+from benchmarks.report import as_json, growth_table, main_table, markdown
 from benchmarks.workload import NumberedEmbeddings, Spec, Workload
 
 TINY = Spec(items=300, dims=32)
@@ -128,9 +128,11 @@ def test_tables_and_json_name_every_cell(results: Results, tmp_path: Path) -> No
     console.print(growth_table([results, results]))
     text = console.export_text()
     written = json.loads(json.dumps(as_json([results], command.machine())))
+    page = markdown(main_table(results))
     (size,) = written["sizes"]
     for cell in CELLS:
-        assert cell.title in text
+        assert cell.title in text and f"| {cell.title}" in page
+    assert len({line.count("|") for line in page.splitlines()[2:]}) == 1
     assert [each["cell"] for each in size["cells"]] == [cell.name for cell in CELLS]
     assert size["cells"][2]["stores"]["sqlite"]["ratio"] > 0
 

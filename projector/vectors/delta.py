@@ -19,6 +19,8 @@ from projector.vectors.part import successor
 from projector.vectors.scoring import TAME_HIGH, TAME_LOW, Rows
 
 _INFINITE: Final = float("inf")
+_FEW: Final = 32
+"""So many keys are put in their places one by one: sorting looks at all that are there."""
 
 
 class Arrival(NamedTuple):
@@ -82,8 +84,13 @@ class Delta:
         new = sorted(range(start, stop), key=self._row_keys.__getitem__)
         places = [bisect_right(self._keys, self._row_keys[row]) for row in new]
         self._order[:stop] = np.insert(self._order[:start], places, new)
-        self._keys += self._row_keys[start:]
-        self._keys.sort()
+        if len(new) <= _FEW:
+            # From the last to the first: each moves only the places behind it.
+            for place, row in zip(reversed(places), reversed(new), strict=True):
+                self._keys.insert(place, self._row_keys[row])
+        else:
+            self._keys += self._row_keys[start:]
+            self._keys.sort()
         self._size = stop
 
     def kill(self, key: bytes, digest: int, offset: int) -> bool:
