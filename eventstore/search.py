@@ -121,7 +121,7 @@ def _newest_matching(view: ReadView, step: Search, visible: Visible | None) -> l
     wanted = step.offset + step.limit
     count = view.count(step.prefix)
     if step.filter is not None and count <= SCAN_ROWS:
-        return _scanned(view, step, visible)
+        return _scanned(view, step, visible, count)
     bound = max(WALK_ROWS, count // 16)
     hits: list[Hit] = []
     for seen, row in enumerate(_rows(view, view.newest(step.prefix)), 1):
@@ -131,18 +131,18 @@ def _newest_matching(view: ReadView, step: Search, visible: Visible | None) -> l
             if len(hits) == wanted:
                 break
         elif seen % 256 == 0 and seen * wanted > bound * max(len(hits), 1):
-            return _scanned(view, step, visible)
+            return _scanned(view, step, visible, count)
     return hits[step.offset :]
 
 
-def _scanned(view: ReadView, step: Search, visible: Visible | None) -> list[Hit]:
+def _scanned(view: ReadView, step: Search, visible: Visible | None, count: int) -> list[Hit]:
     accepted = (
         Hit(row, value, None)
-        for row in view.scan(step.prefix, holding=_needles(step))
+        for row in view.scan(step.prefix, holding=_needles(step), expected=count)
         if (value := _accept(row, step.filter, visible)) is not None
     )
     first = heapq.nsmallest(
-        min(step.offset + step.limit, view.count(step.prefix)),
+        min(step.offset + step.limit, count),
         accepted,
         key=lambda hit: (-hit.row.updated_us, hit.row.key),
     )
@@ -180,14 +180,14 @@ def _ranked(view: ReadView, step: Search, query: Vector, visible: Visible | None
         k *= 4
         to_test = tested * wanted // max(len(hits), 1)
         if to_test * scanned_per_tested > count or k > max(RANKED_ROWS, total // 8):
-            return _ranked_among(view, step, query, visible, wanted)
+            return _ranked_among(view, step, query, visible, wanted, count)
 
 
 def _ranked_among(
-    view: ReadView, step: Search, query: Vector, visible: Visible | None, wanted: int
+    view: ReadView, step: Search, query: Vector, visible: Visible | None, wanted: int, count: int
 ) -> list[Hit]:
     """The filter first: few memories pass it, so ranking those alone costs least."""
-    rows = view.scan(step.prefix, holding=_needles(step))
+    rows = view.scan(step.prefix, holding=_needles(step), expected=count)
     passing = {row.key for row in rows if _accept(row, step.filter, visible) is not None}
     ranking = view.rank(query, step.prefix, min(wanted, max(len(passing), 1)), passing)
     return _hits(view, ranking.hits[step.offset : wanted])

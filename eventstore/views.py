@@ -138,10 +138,13 @@ class ReadView(Protocol):
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         """Keys under an encoded prefix, most recently updated first; ties in key order."""
 
-    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
+    def scan(
+        self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = (), expected: int = 0
+    ) -> Iterator[Row]:
         """Memories under an encoded prefix, in key order; from a key on, if one is given.
 
-        Those whose bytes do not hold all of ``holding`` may be left out.
+        Those whose bytes do not hold all of ``holding`` may be left out. How many are ``expected`` makes it
+        faster, where that is known, and nothing else.
         """
 
     def count(self, prefix: bytes) -> int:

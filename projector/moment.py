@@ -62,8 +62,9 @@ class Moment:
     def newest(self, prefix: bytes) -> Iterator[bytes]:
         return recency.newest(self._recency, prefix)
 
-    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
-        expected = self.count(prefix) if holding and start is None else 0
+    def scan(
+        self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = (), expected: int = 0
+    ) -> Iterator[Row]:
         return items.scan_rows(self._items, prefix, start, holding, expected)
 
     def count(self, prefix: bytes) -> int:

@@ -60,7 +60,9 @@ class PastMoment:
         found = sorted(self._standing(prefix).values(), key=lambda each: -each.updated_us)
         return (each.key for each in found)
 
-    def scan(self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = ()) -> Iterator[Row]:
+    def scan(
+        self, prefix: bytes, start: bytes | None = None, holding: Sequence[bytes] = (), expected: int = 0
+    ) -> Iterator[Row]:
         for each in history.standing(self._history, prefix, self._position):
             if start is None or each.key >= start:
                 yield _row(each)

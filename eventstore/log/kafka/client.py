@@ -8,8 +8,10 @@ once where no retry will help, and leaves no thread behind when a client cannot 
 from __future__ import annotations
 
 import logging
+import socket
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from kafka.errors import (
     IllegalSaslStateError,
@@ -47,11 +49,28 @@ class _Sockets(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no typ
     SCHEMES = ("eventstore",)
 
     async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        net.sockets.add(sock)
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:
             sock.close()
             raise
+
+
+class _Loop(NetworkSelector):  # type: ignore[misc]  # kafka-python has no types
+    """kafka-python's event loop, which leaves no socket open behind it.
+
+    One that is connected while its client is closed belongs to nobody yet.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        super().__init__(**configs)
+        self.sockets: WeakSet[socket.socket] = WeakSet()
+
+    def close(self) -> None:
+        super().close()
+        for each in list(self.sockets):
+            each.close()
 
 
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
@@ -84,7 +103,7 @@ def connect(kind: Any, place: KafkaPlace, **more: Any) -> Any:
     made: list[KafkaNetClient] = []
 
     def client(**configs: Any) -> KafkaNetClient:
-        net = NetworkSelector(**configs)
+        net = _Loop(**configs)
         made.append(KafkaNetClient(net, _Connections(net, **configs)))
         return made[0]
 
