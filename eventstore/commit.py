@@ -1,7 +1,7 @@
 """Group commit: many callers, one append.
 
-A batch waits in a queue until whoever commits next takes the whole queue in one append, so a
-flush of the disk is shared by all that arrived during the one before. No timer is involved.
+A batch waits in a queue until whoever commits next takes the queue in one append, so a flush of
+the disk is shared by all that arrived during the one before. No timer is involved.
 
 A lone synchronous caller commits in its own thread, since a hop to another costs as much as
 the flush itself. When others queued meanwhile, a committer thread takes over; the caller goes.
@@ -15,6 +15,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from eventstore.errors import OutcomeUnknown, StoreClosed
 from eventstore.interrupts import Uninterrupted
@@ -22,6 +23,9 @@ from eventstore.log.base import Batch
 from eventstore.turns import for_loops
 from eventstore.views import Written
 
+MOST_RECORDS: Final = 512
+"""A group with so many takes no more: the view is written in one piece, and the interpreter held meanwhile,
+for longer than the disk needs."""
 Write = Callable[[Sequence[Batch]], list[Written | Exception]]
 """Appends batches and makes them visible; gives each batch's result, or raises for all."""
 
@@ -136,7 +140,8 @@ class Committer:
             self._wake.release()
             self._thread.join()
         with self._committing:
-            self._commit_queue()
+            while self._queue:
+                self._commit_queue()
 
     def _enqueue(self, tickets: Sequence[_Ticket]) -> None:
         with self._starting:
@@ -161,12 +166,21 @@ class Committer:
                 with self._committing, for_loops(in_line=False):
                     self._commit_queue()
 
+    def _take(self, group: list[_Ticket]) -> None:
+        """Move to a group what is next in the queue; what shares a future stays together."""
+        queue, records = self._queue, 0
+        while queue and (
+            records < MOST_RECORDS or (group[-1].future and queue[0].future is group[-1].future)
+        ):
+            group.append(queue.popleft())
+            records += len(group[-1].batch.records)
+
     def _commit_queue(self) -> None:
-        """Everything queued now, in one append. The caller holds the committing lock."""
-        group: deque[_Ticket] = deque()
+        """What is queued now, in one append. The caller holds the committing lock."""
+        group: list[_Ticket] = []
         try:
             with self._starting:
-                group, self._queue = self._queue, group
+                self._take(group)
             if not group:
                 return
             results = self._write([ticket.batch for ticket in group])

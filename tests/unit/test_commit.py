@@ -10,14 +10,22 @@ from typing import Any, cast
 
 import pytest
 
-from eventstore.commit import Committer
+from eventstore.commit import MOST_RECORDS, Committer
 from eventstore.errors import LogFull, OutcomeUnknown, StoreClosed
 from eventstore.log.base import Batch
 from eventstore.views import Written
 
 
-def batch(name: str) -> Batch:
-    return cast(Batch, name)
+class Named(str):
+    """A batch that is told by its name."""
+
+    records: Sequence[object] = (None,)
+
+
+def batch(name: str, records: int = 1) -> Batch:
+    made = Named(name)
+    made.records = (None,) * records
+    return cast(Batch, made)
 
 
 class Appends:
@@ -182,3 +190,23 @@ def test_a_cancelled_wait_does_not_undo_the_write() -> None:
     asyncio.run(main())
     committer.close()
     assert appends.groups == [["a"]]
+
+
+def test_a_group_with_many_records_takes_no_more_but_all_of_one_call() -> None:
+    appends = Appends(0.05)
+    committer = Committer(appends)
+
+    async def main() -> list[Any]:
+        first = asyncio.create_task(committer.awrite(batch("first")))
+        await asyncio.sleep(0.01)
+        large = [committer.awrite(batch(f"large {n}", MOST_RECORDS - 1)) for n in range(3)]
+        together = committer.awrite_all([batch(f"part {n}", MOST_RECORDS) for n in range(3)])
+        return await asyncio.gather(first, *large, together, committer.awrite(batch("last")))
+
+    results = asyncio.run(main())
+    assert appends.groups == [
+        ["first"], ["large 0", "large 1"], ["large 2", "part 0", "part 1", "part 2"], ["last"]
+    ]  # fmt: skip
+    assert [each.records for each in results[4]] == [["part 0"], ["part 1"], ["part 2"]]
+    assert results[5].records == ["last"]
+    committer.close()
