@@ -105,7 +105,9 @@ def test_a_large_batch_is_checked_and_encoded_beside_the_loop(
     assert filled.store.get(("u", "m"), "new999") is not None
 
 
-def test_what_another_process_wrote_is_taken_in_beside_the_loop(tmp_path: Path) -> None:
+def test_what_another_process_wrote_is_taken_in_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two stores of one process share everything, so the other one here has views of its own."""
     config = {"follow_interval": 3600.0}
     with (
@@ -115,10 +117,12 @@ def test_what_another_process_wrote_is_taken_in_beside_the_loop(tmp_path: Path) 
         runtime = runtime_of(reader)
         applied: list[int] = []
         apply = runtime._projector._commit
-        runtime._projector._commit = lambda *given, **named: (  # type: ignore[method-assign]
-            applied.append(threading.get_ident()),
-            apply(*given, **named),
-        )[1]
+
+        def noted(*given: Any) -> None:
+            applied.append(threading.get_ident())
+            apply(*given)
+
+        monkeypatch.setattr(runtime._projector, "_commit", noted)
         log: Log = runtime.log
         for number, ask in enumerate(
             (
@@ -132,7 +136,8 @@ def test_what_another_process_wrote_is_taken_in_beside_the_loop(tmp_path: Path) 
             applied.clear()
             asyncio.run(_await(ask))
             assert applied and threading.get_ident() not in applied
-        assert reader.get(("u",), "k0").value == {"n": 2}  # type: ignore[union-attr]
+        found = reader.get(("u",), "k0")
+        assert found is not None and found.value == {"n": 2}
 
 
 async def _await(ask: Callable[[], Awaitable[object]]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from langgraph.store.base import ListNamespacesOp, Op, PutOp, Result, SearchOp
+from langgraph.store.base import ListNamespacesOp, Op, PutOp, Result, SearchItem, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from eventstore.errors import InvalidConfig
@@ -23,7 +23,7 @@ class FewNamespaces(InMemoryStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         found = super().batch(ops := list(ops))
         pairs = zip(ops, found, strict=True)
-        return [each[:10] if isinstance(op, ListNamespacesOp) else each for op, each in pairs]  # type: ignore[index]
+        return [cast(Any, each)[:10] if isinstance(op, ListNamespacesOp) else each for op, each in pairs]
 
 
 class LooseOrder(InMemoryStore):
@@ -83,7 +83,9 @@ class Forgetful(InMemoryStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         found = super().batch(ops := list(ops))
         return [
-            [each for each in page if op.limit == 1 or each.key != "k7"] if isinstance(op, SearchOp) else page  # type: ignore[union-attr]
+            [each for each in cast(list[SearchItem], page) if op.limit == 1 or each.key != "k7"]
+            if isinstance(op, SearchOp)
+            else page
             for op, page in zip(ops, found, strict=True)
         ]
 

@@ -336,7 +336,7 @@ def test_another_checkpoint_under_the_same_id_is_left_alone(tmp_path: Path) -> N
 
 
 def test_a_serializer_that_loses_something_is_noticed(tmp_path: Path) -> None:
-    class Forgetting(type(InMemorySaver().serde)):  # type: ignore[misc]
+    class Forgetting(type(InMemorySaver().serde)):  # type: ignore[misc]  # whatever class it is
         def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
             kept = {k: v for k, v in obj.items() if k != "source"} if isinstance(obj, dict) else obj
             self.calls = getattr(self, "calls", 0) + 1

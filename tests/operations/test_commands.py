@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import typer.main
@@ -22,7 +22,7 @@ from tests.operations.samples import sample
 from tests.scenarios.kit import ROOT, flip, runtime_of
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = cast(Any, typer.main.get_command(app)).commands
 
 
 class Done(NamedTuple):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ def test_a_store_starts_from_a_snapshot_and_catches_up(
     applied = []
     fold = folding.fold
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: Any) -> Any:
         applied.append(1)
-        return fold(*arguments)  # type: ignore[arg-type]
+        return fold(*arguments)
 
     monkeypatch.setattr(folding, "fold", counted)
     with reopened(tmp_path) as again:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from eventstore import EventStore, Position
 from eventstore.log import StoredRecord
-from eventstore.log.base import Chunk
+from eventstore.log.base import Chunk, Log
+from eventstore.views import Runtime
 from projector.runner import Projector
 from projector.view import MaterializedView
 from tests.scenarios.kit import ALL, runtime_of
@@ -59,7 +60,7 @@ class ReplayRuntime:
         self._folder = tempfile.TemporaryDirectory(prefix="eventstore-replay-")
         self.log = ListLog(partitions)
         self.view = MaterializedView(Path(self._folder.name), self.log.log_id, 1 << 20)
-        self.projector = Projector(self.log, self.view)  # type: ignore[arg-type]
+        self.projector = Projector(cast(Log, self.log), self.view)
         self.stopped = None
 
     @property
@@ -92,7 +93,7 @@ class Replayed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 1, **options: Any) -> None:
         self.runtime = ReplayRuntime(partitions)
-        self.store = EventStore(self.runtime, **options)  # type: ignore[arg-type]
+        self.store = EventStore(cast(Runtime, self.runtime), **options)
         self._now_us = 0
         monkeypatch.setattr("eventstore.expiry.now_us", lambda: self._now_us)
 

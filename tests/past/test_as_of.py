@@ -9,7 +9,7 @@ import random
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -217,9 +217,10 @@ def test_moments_the_log_does_not_hold(open_store: OpenStore) -> None:
     with pytest.raises(InvalidInput):
         store.as_of(Position(1, 2))
     with pytest.raises(InvalidType):
-        store.as_of(1.5)  # type: ignore[arg-type]
+        store.as_of(cast(Any, 1.5))
     for same in (3, "3", Position(3), store.position, datetime.now(UTC)):
-        assert store.as_of(same).get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]
+        found = store.as_of(same).get(("a",), "k")
+        assert found is not None and found.value == {"n": 2}
 
 
 @embedded_only
