@@ -163,8 +163,8 @@ def test_without_the_cipher_s_key_it_is_said_what_is_missing(tmp_path: Path, giv
     with EventSaver.open(tmp_path / "s", serde=serde(bytes(16))) as saver:
         put(saver, "t", "1", {"x": [SECRET] * 100})
         saver.put_writes(config("t", "", "1"), [("x", SECRET)], "task")
-    wrong = {"serde": serde(bytes(range(16)))} if given == "another key" else {}
-    with EventSaver.open(tmp_path / "s", **wrong) as saver:  # type: ignore[arg-type]  # one name, one type
+    wrong: dict[str, Any] = {"serde": serde(bytes(range(16)))} if given == "another key" else {}
+    with EventSaver.open(tmp_path / "s", **wrong) as saver:
         for read in (
             lambda: saver.get_tuple(config("t")),
             lambda: next(saver.list(config("t"))),
